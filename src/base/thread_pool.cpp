@@ -1,0 +1,99 @@
+#include "base/thread_pool.h"
+
+#include <sched.h>
+
+#include <algorithm>
+#include <cmath>
+#include <fstream>
+
+#if defined(__x86_64__)
+#include <immintrin.h>
+#endif
+
+namespace aerie {
+namespace {
+
+// Long enough to bridge the serial work between two loops of a forward pass (some microseconds), short enough that a
+// thread which is not needed gives its core back at once.
+constexpr int kSpins = 4000;
+
+inline void relax() {
+#if defined(__x86_64__)
+  _mm_pause();
+#endif
+}
+
+}  // namespace
+
+ThreadPool::ThreadPool(int threads) {
+  for (int i = 1; i < threads; ++i) workers_.emplace_back([this] { worker_main(); });
+}
+
+ThreadPool::~ThreadPool() {
+  stop_.store(true, std::memory_order_relaxed);
+  shared_.epoch.fetch_add(1, std::memory_order_release);
+  shared_.epoch.notify_all();
+  for (auto& worker : workers_) worker.join();
+}
+
+void ThreadPool::run(size_t count, size_t grain, Body body, void* context) {
+  body_ = body;
+  context_ = context;
+  count_ = count;
+  // Four pieces a thread: an interrupted thread delays the others by a quarter of its share at most.
+  const size_t pieces = static_cast<size_t>(size()) * 4;
+  piece_ = std::max(grain, (count + pieces - 1) / pieces);
+  shared_.next.store(0, std::memory_order_relaxed);
+  shared_.running.store(static_cast<int>(workers_.size()), std::memory_order_relaxed);
+  shared_.epoch.fetch_add(1, std::memory_order_release);
+  shared_.epoch.notify_all();
+  work();
+  int running;
+  for (int spins = 0; (running = shared_.running.load(std::memory_order_acquire)) != 0; ++spins) {
+    if (spins < kSpins) {
+      relax();
+    } else {
+      shared_.running.wait(running, std::memory_order_acquire);
+    }
+  }
+}
+
+void ThreadPool::work() {
+  for (;;) {
+    const size_t begin = shared_.next.fetch_add(piece_, std::memory_order_relaxed);
+    if (begin >= count_) return;
+    body_(context_, begin, std::min(begin + piece_, count_));
+  }
+}
+
+void ThreadPool::worker_main() {
+  uint32_t seen = 0;
+  for (;;) {
+    for (int spins = 0; shared_.epoch.load(std::memory_order_acquire) == seen; ++spins) {
+      if (spins < kSpins) {
+        relax();
+      } else {
+        shared_.epoch.wait(seen, std::memory_order_acquire);
+      }
+    }
+    ++seen;
+    if (stop_.load(std::memory_order_relaxed)) return;
+    work();
+    if (shared_.running.fetch_sub(1, std::memory_order_acq_rel) == 1) shared_.running.notify_all();
+  }
+}
+
+int default_thread_count() {
+  cpu_set_t set;
+  CPU_ZERO(&set);
+  int count = sched_getaffinity(0, sizeof set, &set) == 0 ? CPU_COUNT(&set) : static_cast<int>(std::thread::hardware_concurrency());
+  // cgroup v2: "QUOTA PERIOD" or "max PERIOD" in microseconds.
+  std::ifstream quota_file("/sys/fs/cgroup/cpu.max");
+  double quota = 0, period = 0;
+  if (quota_file >> quota >> period && period > 0) {
+    count = std::min(count, std::max(1, static_cast<int>(std::ceil(quota / period))));
+  }
+  return std::max(1, count);
+}
+
+}  // namespace aerie
