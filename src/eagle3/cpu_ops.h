@@ -1,0 +1,86 @@
+// The drafter's operations over our CPU kernels: what serving and replay instantiate the one forward (draft_step.h) with.
+#pragma once
+
+#include <cstddef>
+#include <memory>
+#include <span>
+#include <vector>
+
+#include "base/thread_pool.h"
+#include "kernels/kernels.h"
+
+namespace aerie {
+
+/// Memory for one step's intermediate results: handed out in order and taken back all at once. After the first steps of a size
+/// nothing is allocated any more.
+class Arena {
+ public:
+  /// `count` floats, 64-byte aligned, uninitialised; valid until reset().
+  float* floats(size_t count);
+  void reset();
+
+ private:
+  struct Free {
+    void operator()(float* memory) const;
+  };
+  struct Piece {
+    std::unique_ptr<float, Free> memory;
+    size_t size = 0;
+  };
+  static Piece new_piece(size_t count);
+  std::vector<Piece> pieces_;
+  size_t used_ = 0;   // of the last piece
+  size_t total_ = 0;  // handed out since reset
+};
+
+/// Rows of float32 that somebody else owns (the arena, or the caller of a step).
+struct CpuTensor {
+  float* data = nullptr;
+  int rows = 0, cols = 0;
+  size_t stride = 0;  // floats from row to row
+  float* row(int r) const { return data + static_cast<size_t>(r) * stride; }
+};
+
+/// See draft_step.h for what each operation does. Holds the scratch memory of one caller: not thread-safe, one per thread that
+/// drafts; the work inside an operation is spread over the pool. Results live until reset(), which every step begins with.
+/// A row's bytes depend on nothing but the row (kernels.h).
+class CpuOps {
+ public:
+  using Tensor = CpuTensor;
+  using Matrix = kernels::PackedMatrix;  // kBf16 or kF32
+  using Vector = std::vector<float>;
+  using Positions = std::span<const int>;
+
+  CpuOps(const kernels::Kernels& kernels, ThreadPool& pool) : kernels_(&kernels), pool_(&pool) {}
+
+  const kernels::Kernels& kernels() const { return *kernels_; }
+  ThreadPool& pool() { return *pool_; }
+  void reset() { arena_.reset(); }
+  float* scratch(size_t count) { return arena_.floats(count); }
+  Tensor tensor(int rows, int cols);
+
+  Tensor rms_norm(Tensor x, const Vector& weight, float eps);
+  Tensor rms_norm_slices(Tensor x, std::span<const Vector> weights, float eps);
+  Tensor concat(Tensor a, Tensor b);
+  Tensor linear(Tensor x, const Matrix& w);
+  struct Qkv {
+    Tensor q, k, v;
+  };
+  Qkv qkv(Tensor x, const Matrix& q, const Matrix& k, const Matrix& v);
+  Tensor gated_mlp_in(Tensor x, const Matrix& gate, const Matrix& up);
+  /// In place: returns x.
+  Tensor rope(Tensor x, int heads, int head_dim, float theta, Positions positions);
+  Tensor add(Tensor a, Tensor b);
+
+ private:
+  const float* angles(int position, int head_dim, float theta);  // cos then sin, head_dim/2 each
+
+  const kernels::Kernels* kernels_;
+  ThreadPool* pool_;
+  Arena arena_;
+  std::vector<float> angle_table_;
+  int angle_head_dim_ = 0;
+  float angle_theta_ = 0;
+};
+
+}  // namespace aerie

@@ -1,0 +1,32 @@
+// The checkpoints of the `speculators` library (https://github.com/vllm-project/speculators): config.json with a nested
+// transformer_layer_config, tensors layers.0.*, taps as boundaries, d2t as offsets (target id = d + d2t[d]).
+#pragma once
+
+#include <map>
+#include <string>
+#include <vector>
+
+#include "base/status.h"
+#include "eagle3/checkpoint.h"
+
+namespace aerie::speculators {
+
+/// Reads a folder with config.json and model.safetensors (or model.safetensors.index.json with its shards). Strict: every tensor
+/// and every config key is used, known to be without effect, or an error that names it.
+Expected<DraftCheckpoint> load_checkpoint(const std::string& folder);
+
+struct SaveOptions {
+  DType type = DType::kBF16;                      // or kF32; of every weight
+  std::string verifier;                           // name of the target, for config.json
+  std::vector<std::string> verifier_architectures;
+  int speculative_tokens = 3;                     // what the config proposes to an engine
+  std::string training_json;                      // a JSON object that is kept as "aerie_training", or empty
+};
+
+/// Writes the drafter so that `folder` holds either the whole new checkpoint or what it held before; other files in the folder
+/// (a model card) are kept. The weights are keyed by canonical name and must be exactly those of draft_tensors(spec). What was
+/// written is read again and compared before it is put in place.
+Status save_checkpoint(const std::string& folder, const DraftSpec& spec, const std::map<std::string, std::vector<float>>& weights,
+                       const SaveOptions& options = {});
+
+}  // namespace aerie::speculators
