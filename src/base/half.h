@@ -1,0 +1,40 @@
+// Scalar conversions between float32 and IEEE half precision, for code that may not assume F16C. Rounds to nearest even.
+#pragma once
+
+#include <bit>
+#include <cstdint>
+
+namespace aerie {
+
+inline float half_to_float(uint16_t half) {
+  const uint32_t sign = static_cast<uint32_t>(half & 0x8000u) << 16;
+  const uint32_t exponent = (half >> 10) & 0x1fu, mantissa = half & 0x3ffu;
+  uint32_t magnitude;
+  if (exponent == 31) {
+    magnitude = 0x7f800000u | mantissa << 13;  // infinity or NaN
+  } else if (exponent == 0) {
+    magnitude = std::bit_cast<uint32_t>(static_cast<float>(mantissa) * 0x1p-24f);  // zero or subnormal, exact
+  } else {
+    magnitude = (exponent + 112) << 23 | mantissa << 13;
+  }
+  return std::bit_cast<float>(sign | magnitude);
+}
+
+inline uint16_t float_to_half(float value) {
+  const uint32_t bits = std::bit_cast<uint32_t>(value);
+  const uint32_t sign = bits >> 16 & 0x8000u, magnitude = bits & 0x7fffffffu;
+  uint32_t half;
+  if (magnitude > 0x7f800000u) {
+    half = 0x7e00u;  // NaN
+  } else if (magnitude >= 0x477ff000u) {
+    half = 0x7c00u;  // 65520 and above round to infinity
+  } else if (magnitude < 0x38800000u) {
+    // Subnormal half: beside 0.5f the spacing of floats is 2^-24, the unit of a subnormal half, so the addition does the rounding.
+    half = std::bit_cast<uint32_t>(std::bit_cast<float>(magnitude) + 0.5f) - std::bit_cast<uint32_t>(0.5f);
+  } else {
+    half = (magnitude - 0x38000000u + 0xfffu + (magnitude >> 13 & 1u)) >> 13;
+  }
+  return static_cast<uint16_t>(sign | half);
+}
+
+}  // namespace aerie

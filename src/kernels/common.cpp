@@ -1,0 +1,70 @@
+// Portable parts that are not worth an instruction set of their own.
+#include <algorithm>
+#include <cmath>
+#include <limits>
+
+#include "base/half.h"
+#include "kernels/kernels.h"
+
+namespace aerie::kernels {
+namespace {
+
+constexpr float kMaxHalf = 65504.0f;
+
+// Comparisons are false for NaN, which therefore stays: a broken row must be seen as broken.
+uint16_t clamped_half(float value) {
+  if (value > kMaxHalf) value = kMaxHalf;
+  if (value < -kMaxHalf) value = -kMaxHalf;
+  return float_to_half(value);
+}
+
+template <class Element, class Convert>
+void store_kv_as(Element* block, int slot, int kv_heads, int head_dim, const float* k, const float* v, Convert convert) {
+  const size_t head_elements = static_cast<size_t>(head_dim) * kKvBlock;
+  for (int head = 0; head < kv_heads; ++head, k += head_dim, v += head_dim) {
+    Element* keys = block + 2 * static_cast<size_t>(head) * head_elements + slot;
+    for (int d = 0; d < head_dim; ++d) keys[static_cast<size_t>(d) * kKvBlock] = convert(k[d]);
+    Element* values = block + (2 * static_cast<size_t>(head) + 1) * head_elements + static_cast<size_t>(slot) * head_dim;
+    for (int d = 0; d < head_dim; ++d) values[d] = convert(v[d]);
+  }
+}
+
+}  // namespace
+
+void store_kv(KvType type, void* block, int position, int kv_heads, int head_dim, const float* k, const float* v) {
+  const int slot = position % kKvBlock;
+  if (type == KvType::kF16) {
+    store_kv_as(static_cast<uint16_t*>(block), slot, kv_heads, head_dim, k, v, clamped_half);
+  } else {
+    store_kv_as(static_cast<float*>(block), slot, kv_heads, head_dim, k, v, [](float value) { return value; });
+  }
+}
+
+void merge_chunks(int chunks, int visible, int head_dim, const float* acc, size_t acc_stride, const float* max, const float* sum,
+                  size_t scalar_stride, float* out) {
+  const int used = std::min(chunks, (visible + kAttentionChunk - 1) / kAttentionChunk);
+  std::fill(out, out + head_dim, 0.0f);
+  if (used <= 0) return;
+  float top = -std::numeric_limits<float>::infinity();
+  for (int c = 0; c < used; ++c) top = std::max(top, max[static_cast<size_t>(c) * scalar_stride]);
+  float total = 0.0f;
+  for (int c = 0; c < used; ++c) {
+    const float weight = std::exp(max[static_cast<size_t>(c) * scalar_stride] - top);
+    total += weight * sum[static_cast<size_t>(c) * scalar_stride];
+    const float* part = acc + static_cast<size_t>(c) * acc_stride;
+    for (int d = 0; d < head_dim; ++d) out[d] += weight * part[d];
+  }
+  for (int d = 0; d < head_dim; ++d) out[d] /= total;
+}
+
+void rope_angles(int position, int head_dim, float theta, float* cos, float* sin) {
+  for (int j = 0; j < head_dim / 2; ++j) {
+    const float exponent = static_cast<float>(2 * j) / static_cast<float>(head_dim);
+    const float inverse_frequency = 1.0f / static_cast<float>(std::pow(static_cast<double>(theta), static_cast<double>(exponent)));
+    const double angle = static_cast<float>(position) * inverse_frequency;
+    cos[j] = static_cast<float>(std::cos(angle));
+    sin[j] = static_cast<float>(std::sin(angle));
+  }
+}
+
+}  // namespace aerie::kernels

@@ -1,0 +1,8 @@
+// The AVX2 unit.
+#if defined(__x86_64__)
+#include "kernels/isa.h"
+
+namespace aerie::kernels {
+const Kernels& avx2_table() { return scalar_table(); }
+}  // namespace aerie::kernels
+#endif

@@ -1,0 +1,182 @@
+// Tiled weight matrices: memory, packing and unpacking. The layouts are described at TileFormat.
+#include <sys/mman.h>
+
+#include <bit>
+#include <cassert>
+#include <cstdlib>
+#include <cstring>
+#include <utility>
+
+#include "base/half.h"
+#include "kernels/kernels.h"
+
+namespace aerie::kernels {
+namespace {
+
+constexpr size_t kHugePage = size_t{2} << 20;
+constexpr size_t kQ4BlockBytes = 320, kQ4Scales = 256, kQ4Minima = 288;  // offsets inside a block
+constexpr size_t kQ8BlockBytes = 512, kScaleBytes = kTileRows * sizeof(uint16_t);
+
+uint16_t load_u16(const uint8_t* p) {
+  uint16_t value;
+  std::memcpy(&value, p, sizeof value);
+  return value;
+}
+void store_u16(uint8_t* p, uint16_t value) { std::memcpy(p, &value, sizeof value); }
+
+// A matrix of several huge pages is aligned to them and asks for them: a tile is read from end to end, and the hardware
+// prefetchers stop at page boundaries.
+uint8_t* allocate_zeroed(size_t bytes) {
+  const bool huge = bytes >= kHugePage;
+  void* memory = std::aligned_alloc(huge ? kHugePage : 64, bytes);
+  if (memory == nullptr) return nullptr;
+  if (huge) madvise(memory, bytes, MADV_HUGEPAGE);
+  std::memset(memory, 0, bytes);
+  return static_cast<uint8_t*>(memory);
+}
+
+// Where one output row's share of a kQ4 block lies: the nibble of column c is in quants[byte(c)].
+struct Q4Place {
+  uint8_t* block;
+  int lane;
+  uint8_t& byte(int column) const { return block[64 * (column / 8) + 4 * lane + column % 4]; }
+  static int shift(int column) { return column / 4 % 2 == 0 ? 0 : 4; }
+  void set(int column, int quant) const {
+    uint8_t& target = byte(column);
+    target = static_cast<uint8_t>((target & ~(0xf << shift(column))) | quant << shift(column));
+  }
+  int get(int column) const { return byte(column) >> shift(column) & 0xf; }
+  uint8_t* scale() const { return block + kQ4Scales + 2 * lane; }
+  uint8_t* minimum() const { return block + kQ4Minima + 2 * lane; }
+};
+
+Q4Place q4_place(const PackedMatrix& matrix, int row, int block) {
+  return {const_cast<uint8_t*>(matrix.tile(row / kTileRows)) + kQ4BlockBytes * static_cast<size_t>(block), row % kTileRows};
+}
+
+// GGML's 4-bit blocks keep columns 0..15 in the low nibbles of 16 bytes and columns 16..31 in the high ones.
+void pack_nibbles(const Q4Place& place, const uint8_t* source) {
+  for (int c = 0; c < 16; ++c) {
+    place.set(c, source[c] & 0xf);
+    place.set(c + 16, source[c] >> 4);
+  }
+}
+
+uint8_t* q8_quant(const PackedMatrix& matrix, int row, int column) {
+  return const_cast<uint8_t*>(matrix.tile(row / kTileRows)) + static_cast<size_t>(column / 4) * 64 + 4 * (row % kTileRows) + column % 4;
+}
+uint8_t* q8_scale(const PackedMatrix& matrix, int row, int block) {
+  const size_t blocks = static_cast<size_t>(matrix.cols() / kBlock);
+  return const_cast<uint8_t*>(matrix.tile(row / kTileRows)) + blocks * kQ8BlockBytes + static_cast<size_t>(block) * kScaleBytes +
+         2 * (row % kTileRows);
+}
+
+}  // namespace
+
+size_t tile_bytes(TileFormat format, int cols) {
+  const size_t columns = static_cast<size_t>(cols), blocks = columns / kBlock;
+  switch (format) {
+    case TileFormat::kQ4: return blocks * kQ4BlockBytes;
+    case TileFormat::kQ8: return (blocks * (kQ8BlockBytes + kScaleBytes) + 63) / 64 * 64;
+    case TileFormat::kBf16: return (columns * kTileRows * sizeof(uint16_t) + 63) / 64 * 64;
+    case TileFormat::kF32: return columns * kTileRows * sizeof(float);
+  }
+  return 0;
+}
+
+PackedMatrix::PackedMatrix(TileFormat format, int rows, int cols) : format_(format), rows_(rows), cols_(cols) {
+  assert(rows > 0 && cols > 0 && ((format != TileFormat::kQ4 && format != TileFormat::kQ8) || cols % kBlock == 0));
+  tile_bytes_ = tile_bytes(format, cols);
+  bytes_ = tile_bytes_ * static_cast<size_t>(tiles());
+  data_ = allocate_zeroed(bytes_);
+  if (data_ == nullptr) *this = PackedMatrix();
+}
+
+PackedMatrix::PackedMatrix(PackedMatrix&& other) noexcept { *this = std::move(other); }
+
+PackedMatrix& PackedMatrix::operator=(PackedMatrix&& other) noexcept {
+  std::swap(format_, other.format_);
+  std::swap(rows_, other.rows_);
+  std::swap(cols_, other.cols_);
+  std::swap(tile_bytes_, other.tile_bytes_);
+  std::swap(bytes_, other.bytes_);
+  std::swap(data_, other.data_);
+  return *this;
+}
+
+PackedMatrix::~PackedMatrix() { std::free(data_); }
+
+void pack_row_q4_0(PackedMatrix& matrix, int row, const uint8_t* source) {
+  assert(matrix.format() == TileFormat::kQ4);
+  for (int b = 0; b < matrix.cols() / kBlock; ++b, source += 18) {
+    const Q4Place place = q4_place(matrix, row, b);
+    const uint16_t d = load_u16(source);
+    float minimum = -8.0f * half_to_float(d);
+    // Beyond 65504 the minimum has no half; the nearest one keeps the row finite (no real model has such a scale).
+    if (minimum > 65504.0f && minimum < 600000.0f) minimum = 65504.0f;
+    if (minimum < -65504.0f && minimum > -600000.0f) minimum = -65504.0f;
+    store_u16(place.scale(), d);
+    store_u16(place.minimum(), float_to_half(minimum));
+    pack_nibbles(place, source + 2);
+  }
+}
+
+void pack_row_q4_1(PackedMatrix& matrix, int row, const uint8_t* source) {
+  assert(matrix.format() == TileFormat::kQ4);
+  for (int b = 0; b < matrix.cols() / kBlock; ++b, source += 20) {
+    const Q4Place place = q4_place(matrix, row, b);
+    store_u16(place.scale(), load_u16(source));
+    store_u16(place.minimum(), load_u16(source + 2));
+    pack_nibbles(place, source + 4);
+  }
+}
+
+void pack_row_q8_0(PackedMatrix& matrix, int row, const uint8_t* source) {
+  assert(matrix.format() == TileFormat::kQ8);
+  for (int b = 0; b < matrix.cols() / kBlock; ++b, source += 34) {
+    store_u16(q8_scale(matrix, row, b), load_u16(source));
+    for (int c = 0; c < kBlock; ++c) *q8_quant(matrix, row, b * kBlock + c) = static_cast<uint8_t>(source[2 + c] + 128);
+  }
+}
+
+void pack_row_bf16(PackedMatrix& matrix, int row, const uint16_t* source) {
+  assert(matrix.format() == TileFormat::kBf16);
+  auto* tile = reinterpret_cast<uint16_t*>(matrix.tile(row / kTileRows)) + row % kTileRows;
+  for (int c = 0; c < matrix.cols(); ++c) tile[static_cast<size_t>(c) * kTileRows] = source[c];
+}
+
+void pack_row_f32(PackedMatrix& matrix, int row, const float* source) {
+  assert(matrix.format() == TileFormat::kF32);
+  auto* tile = reinterpret_cast<float*>(matrix.tile(row / kTileRows)) + row % kTileRows;
+  for (int c = 0; c < matrix.cols(); ++c) tile[static_cast<size_t>(c) * kTileRows] = source[c];
+}
+
+void unpack_row(const PackedMatrix& matrix, int row, float* out) {
+  const uint8_t* tile = matrix.tile(row / kTileRows);
+  const int lane = row % kTileRows;
+  switch (matrix.format()) {
+    case TileFormat::kQ4:
+      for (int c = 0; c < matrix.cols(); ++c) {
+        const Q4Place place = q4_place(matrix, row, c / kBlock);
+        out[c] = half_to_float(load_u16(place.scale())) * static_cast<float>(place.get(c % kBlock)) +
+                 half_to_float(load_u16(place.minimum()));
+      }
+      break;
+    case TileFormat::kQ8:
+      for (int c = 0; c < matrix.cols(); ++c) {
+        out[c] = half_to_float(load_u16(q8_scale(matrix, row, c / kBlock))) * static_cast<float>(*q8_quant(matrix, row, c) - 128);
+      }
+      break;
+    case TileFormat::kBf16:
+      for (int c = 0; c < matrix.cols(); ++c) {
+        const uint32_t bits = reinterpret_cast<const uint16_t*>(tile)[static_cast<size_t>(c) * kTileRows + lane];
+        out[c] = std::bit_cast<float>(bits << 16);
+      }
+      break;
+    case TileFormat::kF32:
+      for (int c = 0; c < matrix.cols(); ++c) out[c] = reinterpret_cast<const float*>(tile)[static_cast<size_t>(c) * kTileRows + lane];
+      break;
+  }
+}
+
+}  // namespace aerie::kernels
