@@ -1,0 +1,21 @@
+#include "formats/printable.h"
+
+#include <fmt/format.h>
+
+namespace aerie {
+
+std::string printable(std::string_view text) {
+  constexpr size_t kLongest = 100;
+  std::string out = "'";
+  for (const char c : text.substr(0, kLongest)) {
+    if (c >= ' ' && c <= '~') {
+      out += c;
+    } else {
+      out += fmt::format("\\x{:02x}", static_cast<unsigned char>(c));
+    }
+  }
+  out += text.size() > kLongest ? "...'" : "'";
+  return out;
+}
+
+}  // namespace aerie
