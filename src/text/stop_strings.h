@@ -22,11 +22,12 @@ class StopMatcher {
   std::string push(std::string_view piece);
   /// The withheld text at the end of generation ("" after a stop).
   std::string flush();
-  bool stopped() const { return stopped_by_ != nullptr; }
+  bool stopped() const { return stopped_by_ != kNone; }
   /// The stop string that was found; "" if none.
-  std::string stopped_by() const { return stopped_by_ == nullptr ? "" : *stopped_by_; }
+  std::string stopped_by() const { return stopped() ? needles_[stopped_by_].text : ""; }
 
  private:
+  static constexpr size_t kNone = static_cast<size_t>(-1);
   struct Needle {
     std::string text;
     std::vector<size_t> fallback;  // fallback[i]: longest proper border of text[0, i + 1)
@@ -34,7 +35,7 @@ class StopMatcher {
   };
   std::vector<Needle> needles_;
   std::string pending_;
-  const std::string* stopped_by_ = nullptr;
+  size_t stopped_by_ = kNone;
 };
 
 }  // namespace aerie

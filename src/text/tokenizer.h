@@ -34,7 +34,8 @@ struct TokenizerData {
 ///
 /// Text that is not UTF-8 is read as if every maximal ill-formed part were U+FFFD (text/utf8.h). A byte the vocabulary has
 /// no token for is left out, as in the `tokenizers` library and llama.cpp (SmolLM2 lacks a few that only rare characters use).
-/// Special tokens are those of type control or user-defined. Errors: kResource when a text is over kMaxTextBytes or exceeds
+/// Tokens of type control or user-defined are found by their spelling ("special spellings" below); only control tokens are
+/// special in the sense that they are not text. Errors: kResource when a text is over kMaxTextBytes or exceeds
 /// the regular expression's limits.
 class Tokenizer {
  public:
@@ -49,27 +50,28 @@ class Tokenizer {
   Tokenizer& operator=(Tokenizer&&) noexcept;
   ~Tokenizer();
 
-  /// Ids of plain text: the spelling of a special token is text like any other. Never adds BOS.
+  /// Ids of plain text: a special spelling is text like any other. Never adds BOS.
   Expected<std::vector<int32_t>> encode(std::string_view text) const;
-  /// As encode(), but spellings of special tokens become these tokens (leftmost, longest). For trusted text only.
+  /// As encode(), but special spellings become their tokens (leftmost, longest). For trusted text only.
   Expected<std::vector<int32_t>> encode_with_special(std::string_view text) const;
-  /// Special tokens are read where the template wrote all of their bytes, and nowhere else. Never adds BOS: a chat template
+  /// Special spellings are read where the template wrote all of their bytes, and nowhere else. Never adds BOS: a chat template
   /// writes its own.
   Expected<std::vector<int32_t>> encode(const RenderedPrompt& prompt) const;
   /// encode() with BOS in front when the model wants one: for a prompt that no template renders.
   Expected<std::vector<int32_t>> encode_raw_prompt(std::string_view text) const;
 
-  /// The text of `ids`; bytes that do not form UTF-8 become U+FFFD. Special tokens are spelled out, or left out.
+  /// The text of `ids`; bytes that do not form UTF-8 become U+FFFD. Control tokens are spelled out, or left out.
   Expected<std::string> decode(const std::vector<int32_t>& ids, bool skip_special = false) const;
 
   int32_t vocab_size() const;
-  /// The bytes a token stands for (maybe a part of a character); special tokens give their spelling.
+  /// The bytes a token stands for (maybe a part of a character); a control token gives its spelling. kInvalidArgument for an id
+  /// out of range.
   Expected<std::string_view> token_bytes(int32_t id) const;
-  /// The id of the special token spelled so.
+  /// The control or user-defined token spelled so.
   std::optional<int32_t> find_special(std::string_view spelling) const;
-  /// False for ids out of range.
+  /// A control token (or the unknown token), which is no part of the text. False for ids out of range.
   bool is_special(int32_t id) const;
-  /// True for EOS, EOT and special tokens whose spelling is known to end a turn (<|im_end|>, <|eot_id|>, ...).
+  /// True for EOS, EOT and control or user-defined tokens whose spelling is known to end a turn (<|im_end|>, <|eot_id|>, ...).
   bool is_end_of_generation(int32_t id) const;
   std::optional<int32_t> bos_id() const;
   std::optional<int32_t> eos_id() const;
