@@ -6,6 +6,7 @@
 #include <limits>
 #include <optional>
 #include <string_view>
+#include <utility>
 
 #include "base/checked.h"
 #include "formats/printable.h"
@@ -184,7 +185,8 @@ class ValueReader {
     const size_t index = static_cast<size_t>(type);
     if (type == ValueType::kArray) return unsupported("arrays of arrays are not read");
     if (count > cursor_.remaining() / kValueTypeBytes[index]) {
-      return corrupt("an array of {} {} values does not fit in the {} bytes that remain", count, kValueTypeNames[index], cursor_.remaining());
+      return corrupt("an array of {} {} values does not fit in the {} bytes that remain", count, kValueTypeNames[index],
+                     cursor_.remaining());
     }
     // Every number takes eight bytes once widened; a string is charged with its own length when read.
     if (type != ValueType::kString) AERIE_TRY(charge(count * 8));
@@ -280,7 +282,7 @@ Status read_shape_and_type(Cursor& cursor, TensorInfo& tensor) {
   uint32_t raw_type;
   AERIE_TRY(cursor.read(raw_type, "tensor type"));
   const std::optional<DType> type = dtype_of(raw_type);
-  if (!type) return unsupported("GGML type {} is not read; convert the model to Q4_1, Q8_0, Q4_K, Q6_K, F16 or BF16", raw_type);
+  if (!type) return unsupported("GGML type {} is not read; use a file in Q4_0, Q4_1, Q8_0, Q4_K, Q6_K, F16 or BF16", raw_type);
   tensor.view.type = *type;
   AERIE_TRY(cursor.read(tensor.offset, "tensor offset"));
 
@@ -301,7 +303,8 @@ Status place_tensors(std::span<const uint8_t> file, uint64_t data_begin, uint64_
     const auto end = checked_add(tensor.offset, tensor.bytes);
     const uint64_t available = data_begin <= file.size() ? file.size() - data_begin : 0;
     if (tensor.offset % alignment != 0) {
-      return corrupt("tensor {}: its offset {} is not a multiple of the alignment {}", printable(tensor.view.name), tensor.offset, alignment);
+      return corrupt("tensor {}: its offset {} is not a multiple of the alignment {}", printable(tensor.view.name), tensor.offset,
+                     alignment);
     }
     if (!end || *end > available) {
       return corrupt("tensor {}: its {} bytes at offset {} do not lie in the data section of {} bytes; the file is cut off or damaged",
@@ -453,7 +456,9 @@ Expected<std::vector<int32_t>> GgufFile::get_i32s(const std::string& key) const 
   const auto narrow = [&](const auto& values) -> Status {
     out.reserve(values.size());
     for (const auto value : values) {
-      if (!std::in_range<int32_t>(value)) return corrupt("{}: key {} holds {}, which does not fit in 32 bits", path(), printable(key), value);
+      if (!std::in_range<int32_t>(value)) {
+        return corrupt("{}: key {} holds {}, which does not fit in 32 bits", path(), printable(key), value);
+      }
       out.push_back(static_cast<int32_t>(value));
     }
     return Status();

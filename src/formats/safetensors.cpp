@@ -156,7 +156,9 @@ class HeaderReader : public nlohmann::json_sax<Json> {
 // Turns an entry into a view of its bytes; its offsets must span precisely what its shape and type take.
 Status place(const Entry& entry, std::span<const uint8_t> data, TensorView& view) {
   const std::optional<DType> type = plain_type(entry.dtype);
-  if (!type) return unsupported("dtype {} is not read; expected F32, F16, BF16, F64, I8, U8, I16, I32, I64 or BOOL", printable(entry.dtype));
+  if (!type) {
+    return unsupported("dtype {} is not read; expected F32, F16, BF16, F64, I8, U8, I16, I32, I64 or BOOL", printable(entry.dtype));
+  }
   view.name = entry.name;
   view.type = *type;
   view.shape = entry.shape;
@@ -283,7 +285,8 @@ Expected<const TensorView*> SafetensorsFile::find(const std::string& name) const
   return &tensors_[at->second];
 }
 
-Status write_safetensors(const std::string& path, const std::vector<TensorView>& tensors, const std::map<std::string, std::string>& metadata) {
+Status write_safetensors(const std::string& path, const std::vector<TensorView>& tensors,
+                         const std::map<std::string, std::string>& metadata) {
   nlohmann::ordered_json header = nlohmann::ordered_json::object();
   if (!metadata.empty()) header["__metadata__"] = metadata;
   uint64_t offset = 0;
@@ -295,12 +298,14 @@ Status write_safetensors(const std::string& path, const std::vector<TensorView>&
     if (!plain_type(dtype_name(tensor.type))) {
       return invalid_argument("{}: safetensors files hold plain types, not {}", context, dtype_name(tensor.type));
     }
-    if (tensor.shape.size() > kMaxDims) return invalid_argument("{}: it has {} dimensions; the limit is {}", context, tensor.shape.size(), kMaxDims);
+    if (tensor.shape.size() > kMaxDims) {
+      return invalid_argument("{}: it has {} dimensions; the limit is {}", context, tensor.shape.size(), kMaxDims);
+    }
     std::optional<uint64_t> bytes = static_cast<uint64_t>(block_bytes(tensor.type));
     for (const uint64_t dim : tensor.shape) bytes = bytes ? checked_mul(*bytes, dim) : bytes;
     if (!bytes || *bytes == 0 || *bytes != tensor.data.size()) {
-      return invalid_argument("{}: {} of shape {} does not fill the {} bytes given", context, dtype_name(tensor.type), tensor.shape_string(),
-                              tensor.data.size());
+      return invalid_argument("{}: {} of shape {} does not fill the {} bytes given", context, dtype_name(tensor.type),
+                              tensor.shape_string(), tensor.data.size());
     }
     if (header.contains(tensor.name)) return invalid_argument("{}: it is given twice", context);
     header[tensor.name] = {{"dtype", dtype_name(tensor.type)}, {"shape", tensor.shape}, {"data_offsets", {offset, offset + *bytes}}};
@@ -314,7 +319,9 @@ Status write_safetensors(const std::string& path, const std::vector<TensorView>&
     return invalid_argument("{}: a name or a metadata value is no valid UTF-8", path);
   }
   text.resize((text.size() + 7) / 8 * 8, ' ');
-  if (text.size() > kMaxHeaderBytes) return invalid_argument("{}: the header would be {} bytes; the limit is {}", path, text.size(), kMaxHeaderBytes);
+  if (text.size() > kMaxHeaderBytes) {
+    return invalid_argument("{}: the header would be {} bytes; the limit is {}", path, text.size(), kMaxHeaderBytes);
+  }
   const uint64_t header_bytes = text.size();
   return write_file_atomically(path, [&](const WriteSink& sink) -> Status {
     AERIE_TRY(sink({reinterpret_cast<const uint8_t*>(&header_bytes), sizeof header_bytes}));
