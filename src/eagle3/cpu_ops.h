@@ -3,11 +3,13 @@
 
 #include <cstddef>
 #include <memory>
+#include <optional>
 #include <span>
 #include <vector>
 
 #include "base/thread_pool.h"
 #include "kernels/kernels.h"
+#include "models/attention.h"
 
 namespace aerie {
 
@@ -58,6 +60,8 @@ class CpuOps {
   void reset() { arena_.reset(); }
   float* scratch(size_t count) { return arena_.floats(count); }
   Tensor tensor(int rows, int cols);
+  /// The attention of these dimensions, with the scratch memory of earlier calls.
+  AttentionPlan& attention(int heads, int kv_heads, int head_dim, kernels::KvType type);
 
   Tensor rms_norm(Tensor x, const Vector& weight, float eps);
   Tensor rms_norm_slices(Tensor x, std::span<const Vector> weights, float eps);
@@ -78,6 +82,12 @@ class CpuOps {
   const kernels::Kernels* kernels_;
   ThreadPool* pool_;
   Arena arena_;
+  struct Attention {
+    int heads, kv_heads, head_dim;
+    kernels::KvType type;
+    AttentionPlan plan;
+  };
+  std::optional<Attention> attention_;
   std::vector<float> angle_table_;
   int angle_head_dim_ = 0;
   float angle_theta_ = 0;

@@ -65,6 +65,10 @@ struct DraftSpec {
 /// Checks a drafter against the target it is to be used with; the error names both sizes.
 Status check_fits_target(const DraftSpec& spec, int target_hidden, int target_vocab, int target_blocks);
 
+/// The fields that differ between two specs, as "name: A against B"; where a spec came from (dialect, path, provenance) is not a
+/// field of it. Empty means that both describe the same forward.
+std::vector<std::string> differing_fields(const DraftSpec& a, const DraftSpec& b);
+
 /// Target id -> draft id, -1 where the target token is outside the draft vocabulary. Size V.
 std::vector<int32_t> invert_d2t(const DraftSpec& spec);
 

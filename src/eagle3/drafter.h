@@ -47,7 +47,8 @@ struct DraftStates {
 class Drafter {
  public:
   /// Refuses a checkpoint that does not fit the target; the error names both sizes.
-  static Expected<Drafter> create(const DraftCheckpoint& checkpoint, TargetTables target, DraftPrecision precision = DraftPrecision::kServed);
+  static Expected<Drafter> create(const DraftCheckpoint& checkpoint, TargetTables target,
+                                  DraftPrecision precision = DraftPrecision::kServed);
 
   const DraftSpec& spec() const { return spec_; }
   DraftPrecision precision() const { return precision_; }

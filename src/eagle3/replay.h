@@ -45,6 +45,7 @@ struct Answer {
 /// A row at which a cycle can stand: tokens row+1 and row+2 belong to the same answer.
 struct ReplayStart {
   int row = 0;
+  int last = 0;          // the answer's last token
   int available = 0;     // steps whose target token exists: min(K, last - row - 1)
   uint32_t matches = 0;  // bit s: the draft of step s (fed with the captured tokens) equals token row+2+s; s < available
   int accepted = 0;      // m(row): consecutive matches from step 0, capped at K and at the end of the answer
@@ -89,8 +90,8 @@ struct ReplaySummary {
 std::vector<Answer> find_answers(std::span<const uint8_t> mask);
 /// The rows at which cycles can stand, in order, with `available` filled in.
 std::vector<ReplayStart> find_starts(std::span<const uint8_t> mask, int steps);
-/// m of a start from its matches (see the rule for the end of an answer above). `last` is the answer's last token.
-int accepted_at(const ReplayStart& start, int last);
+/// m of a start from its matches (see the rule for the end of an answer above).
+int accepted_at(const ReplayStart& start);
 /// Walks an answer over `starts` (all those of its trace, with `accepted` filled in).
 AnswerWalk walk_answer(const Answer& answer, std::span<const ReplayStart> starts);
 
