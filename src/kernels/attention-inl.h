@@ -1,0 +1,168 @@
+// Attention over one chunk of a KV cache, for any vector width. Included inside the anonymous namespace of an instruction-set
+// unit that defines Simd.
+//
+// Queries are taken in groups that share every load of a key or value. A score has one accumulator and adds over head_dim in
+// order; a value has one and adds over positions in order, up to the query's own limit: the group never enters a result.
+
+inline Simd::F exp_vector(Simd::F x);
+
+/// Scores of G queries against P vectors of positions; keys[v] points at dimension 0 of the v-th vector's positions.
+template <int G, int P, class Element>
+inline void score_positions(const Element* const* keys, const float* const* q, int head_dim, float (*scores)[kAttentionChunk]) {
+  Simd::F acc[G][P];
+#pragma GCC unroll 8
+  for (int i = 0; i < G; ++i) {
+#pragma GCC unroll 4
+    for (int v = 0; v < P; ++v) acc[i][v] = Simd::zero();
+  }
+  for (int d = 0; d < head_dim; ++d) {
+    Simd::F key[P];
+#pragma GCC unroll 4
+    for (int v = 0; v < P; ++v) key[v] = Simd::load_kv(keys[v] + static_cast<size_t>(d) * kKvBlock);
+#pragma GCC unroll 8
+    for (int i = 0; i < G; ++i) {
+      const Simd::F query = Simd::set1(q[i][d]);
+#pragma GCC unroll 4
+      for (int v = 0; v < P; ++v) acc[i][v] = Simd::fma(query, key[v], acc[i][v]);
+    }
+  }
+#pragma GCC unroll 8
+  for (int i = 0; i < G; ++i) {
+#pragma GCC unroll 4
+    for (int v = 0; v < P; ++v) Simd::store(scores[i] + v * Simd::kLanes, acc[i][v]);
+  }
+}
+
+/// Replaces scores by exp(score - max) below `limit` and by 0 from there to the end of its vector.
+inline void softmax_numerators(float* scores, int limit, float* max, float* sum) {
+  const Simd::F lowest = Simd::set1(-__builtin_inff());
+  Simd::F top = lowest;
+  for (int p = 0; p < limit; p += Simd::kLanes) top = Simd::max(Simd::select_first(limit - p, Simd::load(scores + p), lowest), top);
+  *max = Simd::reduce_max(top);
+  const Simd::F subtract = Simd::set1(*max);
+  Simd::F total = Simd::zero();
+  for (int p = 0; p < limit; p += Simd::kLanes) {
+    const Simd::F e = Simd::select_first(limit - p, exp_vector(Simd::sub(Simd::load(scores + p), subtract)), Simd::zero());
+    Simd::store(scores + p, e);
+    total = Simd::add(total, e);
+  }
+  *sum = Simd::reduce_add(total);
+}
+
+/// Weighted sums of D vectors of the values from dimension `dim` on. Only the last vector may be partial: `last` dimensions.
+template <int G, int D, class Element>
+inline void weigh_values(const AttendChunk& c, size_t values, int dim, int last, const float (*weights)[kAttentionChunk],
+                         const int* limits, int common, float* out) {
+  const auto value = [&](int p, int v) __attribute__((always_inline)) {
+    const Element* at = static_cast<const Element*>(c.blocks[(c.begin + p) / kKvBlock]) + values +
+                        static_cast<size_t>(p % kKvBlock) * c.head_dim + dim + v * Simd::kLanes;
+    return v == D - 1 && last < Simd::kLanes ? Simd::load_kv_n(at, last) : Simd::load_kv(at);
+  };
+  Simd::F acc[G][D];
+#pragma GCC unroll 8
+  for (int i = 0; i < G; ++i) {
+#pragma GCC unroll 4
+    for (int v = 0; v < D; ++v) acc[i][v] = Simd::zero();
+  }
+  for (int p = 0; p < common; ++p) {
+    Simd::F loaded[D];
+#pragma GCC unroll 4
+    for (int v = 0; v < D; ++v) loaded[v] = value(p, v);
+#pragma GCC unroll 8
+    for (int i = 0; i < G; ++i) {
+      const Simd::F weight = Simd::set1(weights[i][p]);
+#pragma GCC unroll 4
+      for (int v = 0; v < D; ++v) acc[i][v] = Simd::fma(weight, loaded[v], acc[i][v]);
+    }
+  }
+#pragma GCC unroll 8
+  for (int i = 0; i < G; ++i) {
+    // Where queries see different lengths each goes on alone: a zero weight would still let another row's NaN in.
+    for (int p = common; p < limits[i]; ++p) {
+      const Simd::F weight = Simd::set1(weights[i][p]);
+#pragma GCC unroll 4
+      for (int v = 0; v < D; ++v) acc[i][v] = Simd::fma(weight, value(p, v), acc[i][v]);
+    }
+#pragma GCC unroll 4
+    for (int v = 0; v < D; ++v) {
+      float* target = out + static_cast<size_t>(i) * c.head_dim + dim + v * Simd::kLanes;
+      if (v == D - 1 && last < Simd::kLanes) {
+        Simd::store_n(target, acc[i][v], last);
+      } else {
+        Simd::store(target, acc[i][v]);
+      }
+    }
+  }
+}
+
+template <int G, class Element>
+[[gnu::noinline]] void attend_group(const AttendChunk& c, int first) {
+  constexpr int kVectorsPerBlock = kKvBlock / Simd::kLanes;
+  constexpr int kWide = G <= 3 && Simd::kLanes == 16 ? 4 : 2;  // enough chains to fill the FMA units, few enough to stay in registers
+  const size_t keys = 2 * static_cast<size_t>(c.kv_head) * c.head_dim * kKvBlock;
+  const size_t values = keys + static_cast<size_t>(c.head_dim) * kKvBlock;
+
+  alignas(64) float scores[G][kAttentionChunk];
+  int limits[G], most = 0, common = kAttentionChunk;
+  for (int i = 0; i < G; ++i) {
+    const int end = c.visible[first + i] < c.end ? c.visible[first + i] : c.end;
+    limits[i] = end > c.begin ? end - c.begin : 0;
+    most = limits[i] > most ? limits[i] : most;
+    common = limits[i] < common ? limits[i] : common;
+  }
+  const float* const* q = c.q + first;
+  const int vectors = (most + Simd::kLanes - 1) / Simd::kLanes;
+  const auto key_vector = [&](int v) {
+    return static_cast<const Element*>(c.blocks[c.begin / kKvBlock + v / kVectorsPerBlock]) + keys + v % kVectorsPerBlock * Simd::kLanes;
+  };
+  for (int v = 0; v < vectors;) {
+    auto* target = reinterpret_cast<float(*)[kAttentionChunk]>(&scores[0][v * Simd::kLanes]);
+    const Element* pointers[kWide];
+    if (v + kWide <= vectors) {
+      for (int j = 0; j < kWide; ++j) pointers[j] = key_vector(v + j);
+      score_positions<G, kWide>(pointers, q, c.head_dim, target);
+      v += kWide;
+    } else {
+      pointers[0] = key_vector(v);
+      score_positions<G, 1>(pointers, q, c.head_dim, target);
+      ++v;
+    }
+  }
+  for (int i = 0; i < G; ++i) softmax_numerators(scores[i], limits[i], c.max + first + i, c.sum + first + i);
+
+  float* out = c.acc + static_cast<size_t>(first) * c.head_dim;
+  constexpr int kSpan = Simd::kValueVectors * Simd::kLanes;
+  int dim = 0;
+  for (; dim + kSpan <= c.head_dim; dim += kSpan) {
+    weigh_values<G, Simd::kValueVectors, Element>(c, values, dim, Simd::kLanes, scores, limits, common, out);
+  }
+  for (; dim < c.head_dim; dim += Simd::kLanes) {
+    const int left = c.head_dim - dim;
+    weigh_values<G, 1, Element>(c, values, dim, left < Simd::kLanes ? left : Simd::kLanes, scores, limits, common, out);
+  }
+}
+
+template <class Element>
+void attend_chunk_as(const AttendChunk& c) {
+  const int groups = (c.n + Simd::kQueryGroup - 1) / Simd::kQueryGroup;
+  for (int g = 0, first = 0; g < groups; ++g) {
+    const int queries = c.n / groups + (g < c.n % groups);
+    switch (queries) {
+      case 1: attend_group<1, Element>(c, first); break;
+      case 2: attend_group<2, Element>(c, first); break;
+      case 3: attend_group<3, Element>(c, first); break;
+      case 4: attend_group<4, Element>(c, first); break;
+      case 5: attend_group<5, Element>(c, first); break;
+      case 6: attend_group<6, Element>(c, first); break;
+    }
+    first += queries;
+  }
+}
+
+void attend_chunk(const AttendChunk& c) {
+  if (c.type == KvType::kF16) {
+    attend_chunk_as<uint16_t>(c);
+  } else {
+    attend_chunk_as<float>(c);
+  }
+}

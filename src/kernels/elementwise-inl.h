@@ -1,0 +1,124 @@
+// Everything that runs over one vector, for any vector width. Included inside the anonymous namespace of an instruction-set
+// unit that defines Simd. The order of additions depends on the width alone.
+
+constexpr float kFloatInfinity = __builtin_inff();
+
+/// exp(x) to about one unit in the last place: 2^n times the Taylor polynomial of the rest, |rest| <= ln(2)/2, whose first
+/// dropped term is below 6e-9. Arguments are clamped to where the result is a normal number; NaN stays NaN.
+inline Simd::F exp_vector(Simd::F x) {
+  x = Simd::min(Simd::set1(88.0f), Simd::max(Simd::set1(-87.0f), x));
+  const Simd::F n = Simd::round(Simd::mul(x, Simd::set1(1.44269504f)));
+  // ln 2 in two parts: n times the first, which has 9 significant bits, is exact.
+  Simd::F rest = Simd::fnma(n, Simd::set1(0.693359375f), x);
+  rest = Simd::fnma(n, Simd::set1(-2.12194440e-4f), rest);
+  Simd::F p = Simd::set1(1.0f / 5040);
+  p = Simd::fma(p, rest, Simd::set1(1.0f / 720));
+  p = Simd::fma(p, rest, Simd::set1(1.0f / 120));
+  p = Simd::fma(p, rest, Simd::set1(1.0f / 24));
+  p = Simd::fma(p, rest, Simd::set1(1.0f / 6));
+  p = Simd::fma(p, rest, Simd::set1(0.5f));
+  p = Simd::fma(p, rest, Simd::set1(1.0f));
+  p = Simd::fma(p, rest, Simd::set1(1.0f));
+  return Simd::mul(p, Simd::exponent(n));
+}
+
+/// Calls body(i, n) for i = 0, kLanes, ...: n is kLanes, or less at the end.
+template <class Body>
+inline void for_each_vector(int width, Body&& body) {
+  int i = 0;
+  for (; i + Simd::kLanes <= width; i += Simd::kLanes) body(i, Simd::kLanes);
+  if (i < width) body(i, width - i);
+}
+inline Simd::F load_some(const float* p, int n) { return n == Simd::kLanes ? Simd::load(p) : Simd::load_n(p, n); }
+inline void store_some(float* p, Simd::F v, int n) {
+  if (n == Simd::kLanes) {
+    Simd::store(p, v);
+  } else {
+    Simd::store_n(p, v, n);
+  }
+}
+
+void quantize_rows(const float* x, size_t x_stride, int n, int k, const QuantizedRows& out) {
+  constexpr int kVectors = kBlock / Simd::kLanes;
+  const int blocks = k / kBlock;
+  for (int r = 0; r < n; ++r) {
+    for (int b = 0; b < blocks; ++b) {
+      const float* source = x + r * x_stride + b * kBlock;
+      const size_t at = static_cast<size_t>(r) * blocks + b;
+      Simd::F v[kVectors];
+      Simd::I largest = Simd::abs_bits(v[0] = Simd::load(source));
+      for (int i = 1; i < kVectors; ++i) largest = Simd::max_int(largest, Simd::abs_bits(v[i] = Simd::load(source + i * Simd::kLanes)));
+      const float scale = __builtin_bit_cast(float, Simd::reduce_max_int(largest)) / 127.0f;
+      int8_t* q = out.q + at * kBlock;
+      if (scale >= __FLT_MIN__ && scale < kFloatInfinity) {
+        Simd::I sum;
+        for (int i = 0; i < kVectors; ++i) {
+          const Simd::I rounded = Simd::round_to_int(Simd::div(v[i], Simd::set1(scale)));
+          Simd::store_int8(q + i * Simd::kLanes, rounded);
+          sum = i == 0 ? rounded : Simd::add_int(sum, rounded);
+        }
+        const int total = Simd::reduce_add_int(sum);
+        out.scale[at] = scale;
+        out.offset[at] = scale * static_cast<float>(total);
+        out.sum128[at] = -128 * total;
+      } else {
+        // Zeros (or too small to have a scale): a zero block. NaN or infinity: the row becomes NaN, and nothing else does.
+        __builtin_memset(q, 0, kBlock);
+        out.scale[at] = scale < 1.0f ? scale : __builtin_nanf("");
+        out.offset[at] = out.scale[at] * 0.0f;
+        out.sum128[at] = 0;
+      }
+    }
+  }
+}
+
+void rms_norm(const float* x, const float* weight, float eps, int width, float* y) {
+  Simd::F squares[2] = {Simd::zero(), Simd::zero()};
+  for_each_vector(width, [&](int i, int n) {
+    const Simd::F v = load_some(x + i, n);
+    Simd::F& sum = squares[i / Simd::kLanes % 2];
+    sum = Simd::fma(v, v, sum);
+  });
+  const float mean = Simd::reduce_add(Simd::add(squares[0], squares[1])) / static_cast<float>(width);
+  const Simd::F factor = Simd::set1(1.0f / __builtin_sqrtf(mean + eps));
+  for_each_vector(width, [&](int i, int n) {
+    store_some(y + i, Simd::mul(Simd::mul(load_some(x + i, n), factor), load_some(weight + i, n)), n);
+  });
+}
+
+void silu_mul(const float* gate, const float* up, int width, float* y) {
+  for_each_vector(width, [&](int i, int n) {
+    const Simd::F g = load_some(gate + i, n);
+    const Simd::F denominator = Simd::add(Simd::set1(1.0f), exp_vector(Simd::sub(Simd::zero(), g)));
+    store_some(y + i, Simd::mul(Simd::div(g, denominator), load_some(up + i, n)), n);
+  });
+}
+
+void add(const float* x, int width, float* y) {
+  for_each_vector(width, [&](int i, int n) { store_some(y + i, Simd::add(load_some(y + i, n), load_some(x + i, n)), n); });
+}
+
+void rope(float* x, int heads, int head_dim, const float* cos, const float* sin) {
+  const int half = head_dim / 2;
+  for (int head = 0; head < heads; ++head, x += head_dim) {
+    for_each_vector(half, [&](int j, int n) {
+      const Simd::F a = load_some(x + j, n), b = load_some(x + half + j, n), c = load_some(cos + j, n), s = load_some(sin + j, n);
+      store_some(x + j, Simd::fnma(b, s, Simd::mul(a, c)), n);
+      store_some(x + half + j, Simd::fma(a, s, Simd::mul(b, c)), n);
+    });
+  }
+}
+
+int argmax(const float* x, int n) {
+  // Two passes: the largest value, then the first place that holds it. NaN equals nothing and is never the larger one.
+  const Simd::F lowest = Simd::set1(-kFloatInfinity);
+  Simd::F top = lowest;
+  for_each_vector(n, [&](int i, int count) { top = Simd::max(Simd::select_first(count, load_some(x + i, count), lowest), top); });
+  const Simd::F wanted = Simd::set1(Simd::reduce_max(top));
+  for (int i = 0; i < n; i += Simd::kLanes) {
+    const int count = n - i < Simd::kLanes ? n - i : Simd::kLanes;
+    const unsigned found = Simd::equal_mask(load_some(x + i, count), wanted) & ((1u << count) - 1);
+    if (found != 0) return i + __builtin_ctz(found);
+  }
+  return -1;
+}
