@@ -1,5 +1,5 @@
 # Functions that the scripts of this folder share. Sourced, never run:  . "$(dirname "$0")/lib.sh"
-# shellcheck shell=bash
+# shellcheck shell=bash disable=SC2034  # the variables are for those that source this file
 
 set -euo pipefail
 
@@ -19,7 +19,7 @@ models_root() {
 }
 
 # What building `aerie` needs, what fetching the model needs, and what the tests need on top, by Debian's names.
-build_packages=(g++ cmake ninja-build pkg-config libpcre2-dev libssl-dev libfmt-dev libspdlog-dev nlohmann-json3-dev libcli11-dev)
+build_packages=(g++ cmake ninja-build pkg-config libpcre2-dev libssl-dev zlib1g-dev libfmt-dev libspdlog-dev nlohmann-json3-dev libcli11-dev)
 python_packages=(python3 python3-venv ca-certificates)
 test_packages=(libgtest-dev librapidcheck-dev)
 
@@ -89,4 +89,34 @@ venv_pip() {
   local command=$1
   shift
   quietly "$(venv_python)" -m pip "$command" --quiet --disable-pip-version-check --no-input "$@"
+}
+
+# The CMake prefix of LibTorch, which only aerie-train and its tests link: one that CMAKE_PREFIX_PATH names, or else the
+# wheel in .venv, installed there if it is missing. Sets torch_prefix.
+torch_version=2.13.0
+torch_prefix=
+need_torch() {
+  local entry
+  local IFS=':;'
+  for entry in ${CMAKE_PREFIX_PATH:-}; do
+    if [ -f "$entry/share/cmake/Torch/TorchConfig.cmake" ]; then torch_prefix=$entry; return 0; fi
+  done
+  unset IFS
+  need_venv
+  local site
+  site=$("$(venv_python)" -c 'import sysconfig; print(sysconfig.get_paths()["platlib"])')
+  if ! grep -qs "^__version__ = '$torch_version" "$site/torch/version.py"; then
+    step "installing torch $torch_version into .venv"
+    # Only the C++ half is used, so the wheel's Python dependencies stay away. The build for CPUs is asked for by its label;
+    # where an index has none under that label, its plain build may still be one for CPUs.
+    if ! "$(venv_python)" -m pip install --quiet --disable-pip-version-check --no-input --no-deps "torch==$torch_version+cpu" \
+        >/dev/null 2>&1 </dev/null; then
+      venv_pip install --no-deps "torch==$torch_version"
+    fi
+  fi
+  if ! grep -qsE '^cuda(: [^=]*)? = None' "$site/torch/version.py"; then
+    die "the torch in .venv is built for CUDA, and its CMake package then wants the CUDA toolkit. Remove .venv, let pip find" \
+      "PyTorch's CPU wheels (PIP_EXTRA_INDEX_URL, see pytorch.org, Get started) or name a LibTorch in CMAKE_PREFIX_PATH, and run this again."
+  fi
+  torch_prefix=$site/torch
 }
