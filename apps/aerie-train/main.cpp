@@ -1,0 +1,97 @@
+// aerie-train: trains a drafter on captured states. The only program that links LibTorch; `aerie train` runs it.
+#include <CLI/CLI.hpp>
+#include <csignal>
+
+#include "base/log.h"
+#include "train/trainer.h"
+
+namespace {
+
+std::atomic<bool> stop_requested{false};
+
+void request_stop(int signal) {
+  stop_requested = true;
+  std::signal(signal, SIG_DFL);  // a second one kills
+}
+
+int exit_code(const aerie::Status& status) {
+  return status.ok() ? 0 : status.code() == aerie::StatusCode::kInvalidArgument ? 2 : 1;
+}
+
+}  // namespace
+
+int main(int argc, char** argv) {
+  using namespace aerie::train;
+  TrainOptions o;
+  std::string device = "cpu";
+  bool verbose = false;
+  CLI::App app{"Trains an EAGLE-3 drafter on traces that `aerie capture` made. It can be interrupted (Ctrl-C) and goes on with --resume."};
+  app.option_defaults()->always_capture_default();
+
+  app.add_option("--data", o.data, "folder of traces; may be given several times (same target, taps and template)")->required();
+  app.add_option("--out", o.out, "folder for the drafter, metrics.jsonl and the state to resume from")->required();
+  app.add_option("-m,--target", o.target, "the target's GGUF file: its embedding, final norm and output rows are used")->required();
+  app.add_flag("--resume", o.resume, "go on from the state in --out; without one there, start anew");
+  app.add_option("--seed", o.seed, "of the initial weights and the order of the data");
+
+  auto* length = app.add_option_group("Length of the run");
+  length->add_option("--epochs", o.epochs, "passes over the data")->check(CLI::PositiveNumber);
+  length->add_option("--max-steps", o.max_steps, "optimiser steps at most; 0 = no limit")->check(CLI::NonNegativeNumber);
+  length->add_option("--time-limit", o.time_limit_minutes, "minutes; the learning rate finishes its cosine in time; 0 = no limit")
+      ->check(CLI::NonNegativeNumber);
+
+  auto* drafter = app.add_option_group("The drafter (its taps are those of the data)");
+  drafter->add_option("--draft-vocab", o.draft_vocab, "size of the draft vocabulary: the answers' most frequent tokens")
+      ->check(CLI::PositiveNumber);
+  drafter->add_option("--feature-norm", o.feature_norm, "RMSNorm before fc: none, over the concat, or one per tap")
+      ->transform(CLI::CheckedTransformer(std::map<std::string, aerie::FeatureNorm>{{"none", aerie::FeatureNorm::kNone},
+                                                                                     {"concat", aerie::FeatureNorm::kConcat},
+                                                                                     {"per-tap", aerie::FeatureNorm::kPerTap}}))
+      ->default_str("concat");
+  drafter->add_option("--feedback", o.feedback, "state fed to the next step: before or after the last norm")
+      ->transform(CLI::CheckedTransformer(
+          std::map<std::string, aerie::Feedback>{{"pre", aerie::Feedback::kPreNorm}, {"post", aerie::Feedback::kPostNorm}}))
+      ->default_str("post");
+  drafter->add_flag("--norm-before-residual", o.norm_before_residual, "the residual is the normed feature");
+  drafter->add_option("--head", o.head, "warm: the target's rows, trained at 0.1 of --lr; frozen: the target's rows; free: random")
+      ->transform(CLI::CheckedTransformer(std::map<std::string, HeadMode>{
+          {"warm", HeadMode::kWarm}, {"frozen", HeadMode::kFrozen}, {"free", HeadMode::kFree}}))
+      ->default_str("warm");
+
+  auto* recipe = app.add_option_group("Recipe");
+  recipe->add_option("--ttt-steps", o.ttt_steps, "unrolled steps: the draft length to train for")->check(CLI::Range(1, aerie::train::kMaxTttSteps));
+  recipe->add_option("--step-decay", o.step_decay, "weight of step s is decay^s, normalised")->check(CLI::Range(0.01, 1.0));
+  recipe->add_option("--tokens-per-step", o.tokens_per_step, "tokens of conversations per optimiser step")->check(CLI::PositiveNumber);
+  recipe->add_option("--row-length", o.row_length, "tokens packed into one row; longer conversations are left out")
+      ->check(CLI::PositiveNumber);
+  recipe->add_option("--lr", o.learning_rate, "peak learning rate of AdamW; a cosine takes it to a tenth")->check(CLI::PositiveNumber);
+  recipe->add_option("--warmup", o.warmup_steps, "optimiser steps of linear warm-up")->check(CLI::NonNegativeNumber);
+
+  auto* checking = app.add_option_group("Validation");
+  checking->add_option("--holdout", o.holdout, "conversations kept for validation: a share below 1, or their number")
+      ->check(CLI::NonNegativeNumber);
+  checking->add_option("--eval-every", o.eval_every, "optimiser steps between validations; 0 = ten in the run")
+      ->check(CLI::NonNegativeNumber);
+
+  auto* machine = app.add_option_group("Machine");
+  machine->add_option("--threads", o.threads, "threads; 0 = all CPUs this process may use")->check(CLI::Range(0, 1024));
+  machine->add_option("--precision", o.precision, "of matrix products: auto takes bf16 where the CPU has it")
+      ->transform(CLI::CheckedTransformer(std::map<std::string, MatmulPrecision>{
+          {"auto", MatmulPrecision::kAuto}, {"bf16", MatmulPrecision::kBf16}, {"f32", MatmulPrecision::kFloat32}}))
+      ->default_str("auto");
+  machine->add_option("--device", device, "only cpu")->check(CLI::IsMember({"cpu"}));
+  app.add_flag("--verbose", verbose, "log more");
+
+  try {
+    app.parse(argc, argv);
+  } catch (const CLI::ParseError& error) {
+    return app.exit(error) == 0 ? 0 : 2;
+  }
+  aerie::init_logging(verbose);
+  std::signal(SIGINT, request_stop);
+  std::signal(SIGTERM, request_stop);
+
+  const aerie::Status status = train(o, stop_requested);
+  if (!status.ok()) spdlog::error("{}", status.message());
+  return exit_code(status);
+}

@@ -1,0 +1,116 @@
+#include "train/batch.h"
+
+#include <algorithm>
+
+#include "eagle3/replay.h"
+
+namespace aerie::train {
+namespace {
+
+/// Appends the rows [first, first + count) of a document as runs; they take the places from `begin` on.
+void add_runs(std::vector<RowRun>& runs, int64_t document, int64_t first, int64_t begin, int64_t count) {
+  for (int64_t done = 0; done < count; done += kMaxRun) {
+    runs.push_back({document, first + done, begin + done, std::min(kMaxRun, count - done)});
+  }
+}
+
+/// A supervised row on its way through the steps.
+struct LiveRow {
+  int64_t row = 0, available = 0;
+  int64_t place = 0;    // in the list of the current step
+  int64_t teacher = 0;  // of its step 0
+};
+
+}  // namespace
+
+PackedBatch pack_documents(std::span<const Trace> documents, int steps, std::span<const int32_t> to_draft) {
+  PackedBatch batch;
+  batch.steps.resize(static_cast<size_t>(steps));
+  int64_t teachers = 0;
+  for (const Trace& document : documents) {
+    const std::vector<ReplayStart> starts = find_starts(document.mask, steps);
+    if (starts.empty()) continue;
+    const size_t feature_width = static_cast<size_t>(document.slots - 1) * static_cast<size_t>(document.hidden);
+    const int64_t id = static_cast<int64_t>(batch.document_rows.size());
+    const int64_t rows = starts.back().row + 1;  // nothing attends to later ones
+    const int64_t base = batch.rows();
+    batch.document_rows.push_back(rows);
+    batch.tokens += static_cast<int64_t>(document.tokens.size());
+
+    StepPlan& first = batch.steps[0];
+    for (int64_t i = 0; i < rows; ++i) {
+      first.tokens.push_back(document.tokens[static_cast<size_t>(i) + 1]);
+      first.positions.push_back(i);
+      const uint16_t* feature = document.state(static_cast<size_t>(i), 0).data();  // the taps stand side by side
+      batch.features.insert(batch.features.end(), feature, feature + feature_width);
+    }
+    add_runs(first.runs, id, 0, base, rows);
+
+    std::vector<LiveRow> live;
+    for (const ReplayStart& start : starts) {
+      const auto state = document.state(static_cast<size_t>(start.row) + 1, document.slots - 1);
+      batch.teacher_states.insert(batch.teacher_states.end(), state.begin(), state.end());
+      live.push_back({start.row, start.available, base + start.row, teachers++});
+    }
+    for (int s = 0; s < steps; ++s) {
+      StepPlan& plan = batch.steps[static_cast<size_t>(s)];
+      std::erase_if(live, [s](const LiveRow& row) { return row.available <= s; });
+      int64_t run_begin = static_cast<int64_t>(plan.tokens.size());
+      for (size_t n = 0; n < live.size(); ++n) {
+        LiveRow& row = live[n];
+        if (s > 0) {
+          plan.parents.push_back(row.place);
+          row.place = static_cast<int64_t>(plan.tokens.size());
+          plan.tokens.push_back(document.tokens[static_cast<size_t>(row.row + 1 + s)]);
+          plan.positions.push_back(row.row + s);
+          if (n + 1 == live.size() || live[n + 1].row != row.row + 1) {  // the end of consecutive rows
+            const int64_t end = static_cast<int64_t>(plan.tokens.size());
+            add_runs(plan.runs, id, row.row + 1 - (end - run_begin), run_begin, end - run_begin);
+            run_begin = end;
+          }
+        }
+        ++plan.supervised;
+        const int32_t label = to_draft[static_cast<size_t>(document.tokens[static_cast<size_t>(row.row + 2 + s)])];
+        if (label < 0) continue;
+        plan.loss_rows.push_back(row.place);
+        plan.teachers.push_back(row.teacher + s);  // the rows of one answer follow each other, and so do their teachers
+        plan.labels.push_back(label);
+      }
+    }
+  }
+  return batch;
+}
+
+std::vector<std::vector<uint32_t>> pack_rows(std::span<const Conversation> conversations, std::span<const uint32_t> chosen,
+                                             int64_t row_length) {
+  std::vector<std::vector<uint32_t>> rows;
+  std::vector<int64_t> lengths;
+  for (const uint32_t index : chosen) {
+    const int64_t length = static_cast<int64_t>(conversations[index].tokens.size());
+    size_t place = 0;
+    while (place < rows.size() && lengths[place] + length > row_length) ++place;
+    if (place == rows.size()) {
+      rows.emplace_back();
+      lengths.push_back(0);
+    }
+    rows[place].push_back(index);
+    lengths[place] += length;
+  }
+  return rows;
+}
+
+Expected<std::vector<PackedBatch>> load_step(const Dataset& data, std::span<const uint32_t> chosen, int64_t row_length, int steps,
+                                             std::span<const int32_t> to_draft) {
+  std::vector<PackedBatch> batches;
+  for (const auto& row : pack_rows(data.training(), chosen, row_length)) {
+    std::vector<Trace> documents;
+    for (const uint32_t index : row) {
+      AERIE_ASSIGN(Trace document, data.read(data.training()[index]));
+      documents.push_back(std::move(document));
+    }
+    batches.push_back(pack_documents(documents, steps, to_draft));
+  }
+  return batches;
+}
+
+}  // namespace aerie::train

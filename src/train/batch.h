@@ -1,0 +1,59 @@
+// A packed row of conversations, laid out for the unrolled training steps.
+//
+// Row i of a conversation reads the feature of position i and token i+1 and predicts token i+2 (+ s at step s). It is supervised
+// at step s where a server could draft that token: tokens i+1 .. i+2+s all belong to one answer (find_starts of
+// eagle3/replay.h, the very rule of the acceptance walk). See docs/training.md, "Alignment".
+#pragma once
+
+#include <cstdint>
+#include <span>
+#include <vector>
+
+#include "base/status.h"
+#include "train/dataset.h"
+
+namespace aerie::train {
+
+/// Rows of one step that stand together: consecutive positions of one document.
+struct RowRun {
+  int64_t document = 0;
+  int64_t first = 0;  // row of the document
+  int64_t begin = 0;  // place in the step's list of rows
+  int64_t count = 0;  // at most kMaxRun
+};
+inline constexpr int64_t kMaxRun = 128;  // bounds the triangle of scores that causality throws away
+
+/// One unrolled step. Step 0 feeds all rows (their keys are what later rows attend to), later steps only the supervised ones.
+struct StepPlan {
+  std::vector<int64_t> parents;    // place in the list of the step before; empty at step 0
+  std::vector<int64_t> tokens;     // token i+1+s
+  std::vector<int64_t> positions;  // i+s
+  std::vector<RowRun> runs;
+  // The rows with a loss: those supervised whose target is inside the draft vocabulary.
+  std::vector<int64_t> loss_rows;  // place in this step's list
+  std::vector<int64_t> teachers;   // place in teacher_states
+  std::vector<int64_t> labels;     // draft id of token i+2+s
+  int64_t supervised = 0;          // targets outside the draft vocabulary included
+};
+
+struct PackedBatch {
+  int64_t tokens = 0;                    // of the conversations, for tokens/s
+  std::vector<int64_t> document_rows;    // rows of each document, in order
+  std::vector<uint16_t> features;        // bf16 [rows, taps * hidden]
+  std::vector<uint16_t> teacher_states;  // bf16 [teachers, hidden], boundary N at i+1 of each row supervised at step 0
+  std::vector<StepPlan> steps;
+  int64_t rows() const { return static_cast<int64_t>(steps.empty() ? 0 : steps[0].tokens.size()); }
+};
+
+/// Lays out conversations for `steps` unrolled steps. `to_draft` maps target ids to draft ids, -1 outside.
+PackedBatch pack_documents(std::span<const Trace> documents, int steps, std::span<const int32_t> to_draft);
+
+/// Groups conversations (by index) into packed rows of at most `row_length` tokens, first fit, in order.
+std::vector<std::vector<uint32_t>> pack_rows(std::span<const Conversation> conversations, std::span<const uint32_t> chosen,
+                                             int64_t row_length);
+
+/// Reads and lays out one optimiser step: the packed rows of the chosen conversations.
+Expected<std::vector<PackedBatch>> load_step(const Dataset& data, std::span<const uint32_t> chosen, int64_t row_length, int steps,
+                                             std::span<const int32_t> to_draft);
+
+}  // namespace aerie::train

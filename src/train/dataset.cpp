@@ -1,0 +1,148 @@
+#include "train/dataset.h"
+
+#include <algorithm>
+#include <cmath>
+#include <numeric>
+#include <set>
+
+#include "eagle3/replay.h"
+
+namespace aerie::train {
+namespace {
+
+constexpr double kMostUnreadable = 0.01, kLeastSupervised = 0.01;  // shares of the rows, of the tokens
+constexpr uint64_t kHoldoutSeed = 0x61657269;
+
+/// SplitMix64 (https://prng.di.unimi.it/splitmix64.c): the standard library's shuffle differs between implementations.
+uint64_t next_random(uint64_t& state) {
+  uint64_t z = (state += 0x9e3779b97f4a7c15u);
+  z = (z ^ (z >> 30)) * 0xbf58476d1ce4e5b9u;
+  z = (z ^ (z >> 27)) * 0x94d049bb133111ebu;
+  return z ^ (z >> 31);
+}
+
+}  // namespace
+
+std::vector<uint32_t> shuffled(uint32_t count, uint64_t seed) {
+  std::vector<uint32_t> order(count);
+  std::iota(order.begin(), order.end(), 0u);
+  uint64_t state = seed;
+  for (uint32_t i = count; i > 1; --i) std::swap(order[i - 1], order[next_random(state) % i]);
+  return order;
+}
+
+Expected<Dataset> Dataset::open(const std::vector<std::string>& folders, const DatasetOptions& options) {
+  if (folders.empty()) return invalid_argument("no trace folder was given");
+  Dataset data;
+  std::vector<Conversation> usable;
+  int64_t rows = 0, tokens = 0, supervised = 0;
+  for (size_t folder = 0; folder < folders.size(); ++folder) {
+    AERIE_ASSIGN(TraceReader reader, TraceReader::open(folders[folder]));
+    if (folder > 0) {
+      if (Status same = data.manifest().check_same_source(reader.manifest()); !same.ok()) {
+        return same.with_context("cannot train on " + folders[0] + " and " + folders[folder] + " together");
+      }
+    }
+    for (const int row : reader.rows()) {
+      ++rows;
+      Expected<Trace> trace = reader.read(row);
+      if (!trace.ok()) {
+        if (trace.status().code() != StatusCode::kCorrupt) return trace.status();
+        data.report_.unreadable.push_back(trace.status().message());
+        continue;
+      }
+      if (trace->length() > static_cast<size_t>(options.max_tokens)) {
+        ++data.report_.too_long;
+        continue;
+      }
+      tokens += static_cast<int64_t>(trace->length());
+      const int64_t starts = static_cast<int64_t>(find_starts(trace->mask, 1).size());
+      supervised += starts;
+      if (starts == 0) {
+        ++data.report_.nothing_supervised;
+        continue;
+      }
+      usable.push_back({folder, row, std::move(trace->tokens), std::move(trace->mask)});
+    }
+    data.readers_.push_back(std::move(reader));
+  }
+  const size_t unreadable = data.report_.unreadable.size();
+  if (static_cast<double>(unreadable) > kMostUnreadable * static_cast<double>(rows)) {
+    return corrupt("{} of {} rows cannot be used, more than 1 %; capture them again. The first: {}", unreadable, rows,
+                   data.report_.unreadable[0]);
+  }
+  if (supervised == 0) {
+    return invalid_argument("nothing to train on: in none of {} rows ({} longer than {} tokens) did the target generate two tokens "
+                            "(loss_mask 1); were these traces captured with answers?", rows, data.report_.too_long, options.max_tokens);
+  }
+  if (static_cast<double>(supervised) < kLeastSupervised * static_cast<double>(tokens)) {
+    return invalid_argument("only {} of {} tokens are supervised, less than 1 %: the loss mask looks wrong", supervised, tokens);
+  }
+
+  const double wanted = options.holdout < 1.0 ? options.holdout * static_cast<double>(usable.size()) : options.holdout;
+  const size_t held = static_cast<size_t>(std::lround(std::max(0.0, wanted)));
+  if (held >= usable.size()) {
+    return invalid_argument("holding out {} conversations leaves nothing of {} to train on", held, usable.size());
+  }
+  const std::vector<uint32_t> order = shuffled(static_cast<uint32_t>(usable.size()), kHoldoutSeed);
+  std::vector<bool> is_held(usable.size(), false);
+  for (size_t i = 0; i < held; ++i) is_held[order[i]] = true;
+  for (size_t i = 0; i < usable.size(); ++i) (is_held[i] ? data.held_out_ : data.training_).push_back(std::move(usable[i]));
+  return data;
+}
+
+int64_t Dataset::training_tokens() const {
+  int64_t tokens = 0;
+  for (const Conversation& conversation : training_) tokens += static_cast<int64_t>(conversation.tokens.size());
+  return tokens;
+}
+
+Expected<std::vector<int32_t>> choose_draft_vocab(std::span<const Conversation> conversations, int size, int vocab,
+                                                  std::span<const int32_t> always) {
+  if (size <= 0 || size > vocab) return invalid_argument("a draft vocabulary of {} is not between 1 and the target's {}", size, vocab);
+  std::vector<int64_t> counts(static_cast<size_t>(vocab), 0);
+  for (const Conversation& conversation : conversations) {
+    for (size_t i = 0; i < conversation.tokens.size(); ++i) {
+      if (conversation.mask[i] != 0) ++counts[static_cast<size_t>(conversation.tokens[i])];
+    }
+  }
+  std::vector<int32_t> ids(static_cast<size_t>(vocab));
+  std::iota(ids.begin(), ids.end(), 0);
+  std::stable_sort(ids.begin(), ids.end(), [&](int32_t a, int32_t b) { return counts[static_cast<size_t>(a)] > counts[static_cast<size_t>(b)]; });
+  std::set<int32_t> chosen(always.begin(), always.end());
+  if (chosen.size() > static_cast<size_t>(size)) {
+    return invalid_argument("a draft vocabulary of {} cannot hold the {} end tokens", size, chosen.size());
+  }
+  for (const int32_t id : ids) {
+    if (chosen.size() == static_cast<size_t>(size)) break;
+    chosen.insert(id);
+  }
+  return std::vector<int32_t>(chosen.begin(), chosen.end());
+}
+
+std::vector<std::vector<uint32_t>> plan_epoch(std::span<const Conversation> conversations, int64_t tokens_per_step, uint64_t seed,
+                                              int64_t epoch) {
+  uint64_t state = seed;
+  const uint64_t base = next_random(state);  // so that seed s in epoch e and seed s+1 in epoch e-1 do not meet
+  std::vector<std::vector<uint32_t>> steps;
+  std::vector<uint32_t> step;
+  int64_t tokens = 0;
+  for (const uint32_t index : shuffled(static_cast<uint32_t>(conversations.size()), base + static_cast<uint64_t>(epoch))) {
+    step.push_back(index);
+    tokens += static_cast<int64_t>(conversations[index].tokens.size());
+    if (tokens < tokens_per_step) continue;
+    steps.push_back(std::move(step));
+    step.clear();
+    tokens = 0;
+  }
+  if (!step.empty()) {
+    if (steps.empty() || 2 * tokens >= tokens_per_step) {
+      steps.push_back(std::move(step));
+    } else {
+      steps.back().insert(steps.back().end(), step.begin(), step.end());
+    }
+  }
+  return steps;
+}
+
+}  // namespace aerie::train

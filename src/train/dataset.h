@@ -1,0 +1,70 @@
+// Captured conversations as training data: which are used, in what order, and which of their rows are trained on.
+#pragma once
+
+#include <cstdint>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "base/status.h"
+#include "formats/traces.h"
+
+namespace aerie::train {
+
+/// One conversation; its states stay in the file until a batch needs them.
+struct Conversation {
+  size_t folder = 0;
+  int row = 0;                  // of the folder
+  std::vector<int32_t> tokens;  // [T]
+  std::vector<uint8_t> mask;    // [T] 1 = the target generated this token
+};
+
+struct DatasetOptions {
+  int max_tokens = 1024;  // longer conversations are left out
+  double holdout = 0.02;  // below 1 a share of the conversations, otherwise their number
+};
+
+/// What was left out, for the log.
+struct DatasetReport {
+  int64_t too_long = 0;
+  int64_t nothing_supervised = 0;       // no answer of two tokens or more
+  std::vector<std::string> unreadable;  // why, with the file's name: NaN or infinity among the states, a broken file
+};
+
+class Dataset {
+ public:
+  /// Reads all rows of all folders once. Refused: folders of different sources (target, taps, template, precision), more than
+  /// 1 % of unreadable rows, no supervised row at all or fewer than 1 % of the tokens, nothing left to train on.
+  static Expected<Dataset> open(const std::vector<std::string>& folders, const DatasetOptions& options);
+
+  const TraceManifest& manifest() const { return readers_[0].manifest(); }
+  /// The training conversations, and those held out for validation. Which ones are held out depends on their number alone, so
+  /// that runs with different seeds can be compared.
+  const std::vector<Conversation>& training() const { return training_; }
+  const std::vector<Conversation>& held_out() const { return held_out_; }
+  const DatasetReport& report() const { return report_; }
+  int64_t training_tokens() const;
+
+  /// The conversation with its states. Thread-safe.
+  Expected<Trace> read(const Conversation& conversation) const { return readers_[conversation.folder].read(conversation.row); }
+
+ private:
+  std::vector<TraceReader> readers_;
+  std::vector<Conversation> training_, held_out_;
+  DatasetReport report_;
+};
+
+/// The draft vocabulary: the `size` most frequent tokens of the training answers (count descending, id ascending), the lowest
+/// unused ids where there are not enough, `always` included in any case; ascending. Refused: size of 0 or above `vocab`.
+Expected<std::vector<int32_t>> choose_draft_vocab(std::span<const Conversation> conversations, int size, int vocab,
+                                                  std::span<const int32_t> always);
+
+/// The conversations of each optimiser step of one epoch: shuffled by (seed, epoch), at least `tokens_per_step` tokens each. A
+/// last step of less than half of that joins the one before.
+std::vector<std::vector<uint32_t>> plan_epoch(std::span<const Conversation> conversations, int64_t tokens_per_step, uint64_t seed,
+                                              int64_t epoch);
+
+/// The numbers 0..count-1 in an order that depends on `seed` alone, on every machine.
+std::vector<uint32_t> shuffled(uint32_t count, uint64_t seed);
+
+}  // namespace aerie::train

@@ -1,0 +1,223 @@
+#include "train/parameters.h"
+
+#include <ATen/CPUGeneratorImpl.h>
+
+#include <algorithm>
+#include <cmath>
+
+#include "formats/safetensors.h"
+
+namespace aerie::train {
+namespace {
+
+at::Tensor copy_of(const float* data, at::IntArrayRef shape, at::ScalarType type) {
+  // from_blob does not write; it only has no overload for constant memory.
+  return at::from_blob(const_cast<float*>(data), shape, at::kFloat).to(type, false, /*copy=*/true);
+}
+
+/// The target's output rows of the draft vocabulary, [Vd, H].
+at::Tensor head_rows(const TargetTensors& target, const DraftSpec& spec, at::ScalarType type) {
+  const int64_t hidden = target.config.hidden;
+  const std::vector<float>& matrix = target.output_matrix();
+  at::Tensor rows = at::empty({spec.draft_vocab, hidden}, at::kFloat);
+  for (int d = 0; d < spec.draft_vocab; ++d) {
+    const float* source = matrix.data() + static_cast<int64_t>(spec.to_target(d)) * hidden;
+    std::copy(source, source + hidden, rows.data_ptr<float>() + d * hidden);
+  }
+  return rows.to(type);
+}
+
+TensorView view_of(const std::string& name, const at::Tensor& tensor) {
+  TensorView view;
+  view.name = name;
+  view.type = DType::kF32;
+  for (const int64_t size : tensor.sizes()) view.shape.push_back(static_cast<uint64_t>(size));
+  view.data = {static_cast<const uint8_t*>(tensor.const_data_ptr()), tensor.nbytes()};
+  return view;
+}
+
+}  // namespace
+
+Expected<TargetTensors> read_target_tensors(const GgufFile& file) {
+  TargetTensors target;
+  AERIE_ASSIGN(const std::string architecture, file.get_string("general.architecture"));
+  AERIE_ASSIGN(target.config, read_target_config(file, architecture));
+  const auto read = [&](const char* name, uint64_t rows, std::vector<float>& out) -> Status {
+    AERIE_ASSIGN(const TensorView* tensor, file.find(name));
+    const uint64_t hidden = static_cast<uint64_t>(target.config.hidden);
+    if (tensor->rows() != rows || tensor->cols() != hidden) {
+      return corrupt("{}: tensor {}: expected [{}, {}], found {}", file.path(), name, rows, hidden, tensor->shape_string());
+    }
+    AERIE_ASSIGN(out, to_float(*tensor));
+    return {};
+  };
+  const uint64_t vocab = static_cast<uint64_t>(target.config.vocab);
+  AERIE_TRY(read("token_embd.weight", vocab, target.embedding));
+  AERIE_TRY(read("output_norm.weight", 1, target.final_norm));
+  if (file.find("output.weight").ok()) AERIE_TRY(read("output.weight", vocab, target.head));
+  for (const char* key : {"tokenizer.ggml.eos_token_id", "tokenizer.ggml.eot_token_id", "tokenizer.ggml.eom_token_id"}) {
+    if (!file.has(key)) continue;
+    AERIE_ASSIGN(const uint32_t id, file.get_u32(key));
+    if (id >= vocab) return corrupt("{}: key {}: token {} is outside the vocabulary of {}", file.path(), key, id, vocab);
+    target.end_tokens.push_back(static_cast<int32_t>(id));
+  }
+  return target;
+}
+
+Parameters Parameters::initial(const DraftSpec& spec, const TargetTensors& target, HeadMode mode, uint64_t seed, at::ScalarType type) {
+  Parameters parameters;
+  at::Generator generator = at::detail::createCPUGenerator(seed);
+  for (const DraftTensor& tensor : draft_tensors(spec)) {
+    if (tensor.name == "embed_tokens") continue;
+    const std::vector<int64_t> shape(tensor.shape.begin(), tensor.shape.end());
+    Parameter p;
+    p.name = tensor.name;
+    p.decay = shape.size() == 2;
+    if (shape.size() == 1) {
+      // The warm head expects states on the scale that the target's own last norm gives them.
+      const bool from_target = tensor.name == "norm" && mode != HeadMode::kFree;
+      p.value = from_target ? copy_of(target.final_norm.data(), shape, type) : at::ones(shape, at::kFloat).to(type);
+    } else if (tensor.name == "lm_head" && mode != HeadMode::kFree) {
+      p.value = head_rows(target, spec, type);
+    } else {
+      const double bound = 1.0 / std::sqrt(static_cast<double>(shape.back()));
+      p.value = at::empty(shape, at::kFloat).uniform_(-bound, bound, generator).to(type);
+    }
+    if (tensor.name == "lm_head") {
+      p.rate = mode == HeadMode::kWarm ? 0.1 : mode == HeadMode::kFree ? 1.0 : 0.0;
+      if (mode != HeadMode::kFrozen) p.gradient = at::zeros_like(p.value);
+    } else {
+      p.value.set_requires_grad(true);
+    }
+    p.first = at::zeros(shape, p.value.options().requires_grad(false));
+    p.second = at::zeros_like(p.first);
+    parameters.list_.push_back(std::move(p));
+  }
+  return parameters;
+}
+
+Parameter* Parameters::find(const std::string& name) {
+  const auto found = std::find_if(list_.begin(), list_.end(), [&](const Parameter& p) { return p.name == name; });
+  return found == list_.end() ? nullptr : &*found;
+}
+
+DraftWeights<TorchOps> Parameters::view(const DraftSpec& spec, at::ScalarType matmul_type) const {
+  std::map<std::string, at::Tensor> by_name;
+  for (const Parameter& p : list_) by_name[p.name] = p.decay ? p.value.to(matmul_type) : p.value;
+  DraftWeights<TorchOps> w;
+  w.fc = by_name["fc"];
+  w.input_norm = by_name["input_norm"];
+  if (spec.feature_norm == FeatureNorm::kPerTap) {
+    for (size_t i = 0; i < spec.taps.size(); ++i) w.fc_norm.push_back(by_name["fc_norm." + std::to_string(i)]);
+  }
+  w.input_layernorm = by_name["input_layernorm"];
+  w.hidden_norm = by_name["hidden_norm"];
+  w.q = by_name["q"];
+  w.k = by_name["k"];
+  w.v = by_name["v"];
+  w.o = by_name["o"];
+  w.post_attention_layernorm = by_name["post_attention_layernorm"];
+  w.gate = by_name["gate"];
+  w.up = by_name["up"];
+  w.down = by_name["down"];
+  w.norm = by_name["norm"];
+  w.lm_head = by_name["lm_head"];
+  return w;
+}
+
+at::Tensor Parameters::head_gradient() {
+  Parameter* head = find("lm_head");
+  return head == nullptr ? at::Tensor() : head->gradient;
+}
+
+void Parameters::zero_gradients() {
+  for (Parameter& p : list_) {
+    if (p.gradient.defined()) p.gradient.zero_();
+    if (p.value.grad().defined()) p.value.mutable_grad().zero_();
+  }
+}
+
+double Parameters::gradient_norm() const {
+  double sum = 0;
+  for (const Parameter& p : list_) {
+    const at::Tensor gradient = p.gradient.defined() ? p.gradient : p.value.grad();
+    if (gradient.defined()) sum += gradient.square().sum(at::kDouble).item<double>();
+  }
+  return std::sqrt(sum);
+}
+
+void Parameters::update(const AdamW& adam, double learning_rate, int64_t step, double norm) {
+  const at::NoGradGuard no_grad;
+  const double scale = norm > adam.clip ? adam.clip / norm : 1.0;
+  const double correction1 = 1.0 - std::pow(adam.beta1, static_cast<double>(step));
+  const double correction2 = 1.0 - std::pow(adam.beta2, static_cast<double>(step));
+  for (Parameter& p : list_) {
+    at::Tensor gradient = p.gradient.defined() ? p.gradient : p.value.grad();
+    if (!gradient.defined() || p.rate == 0.0) continue;
+    const double rate = learning_rate * p.rate;
+    gradient = gradient * scale;
+    if (p.decay) p.value.mul_(1.0 - rate * adam.weight_decay);
+    p.first.mul_(adam.beta1).add_(gradient, 1.0 - adam.beta1);
+    p.second.mul_(adam.beta2).addcmul_(gradient, gradient, 1.0 - adam.beta2);
+    const at::Tensor denominator = (p.second / correction2).sqrt_().add_(adam.eps);
+    p.value.addcdiv_(p.first, denominator, -rate / correction1);
+  }
+}
+
+std::map<std::string, std::vector<float>> Parameters::values() const {
+  std::map<std::string, std::vector<float>> values;
+  for (const Parameter& p : list_) {
+    const at::Tensor flat = p.value.detach().to(at::kCPU, at::kFloat).contiguous();
+    const float* data = flat.data_ptr<float>();
+    values[p.name].assign(data, data + flat.numel());
+  }
+  return values;
+}
+
+Teacher make_teacher(const TargetTensors& target, const DraftSpec& spec, at::ScalarType state_type, at::ScalarType matmul_type) {
+  Teacher teacher;
+  teacher.embedding = copy_of(target.embedding.data(), {target.config.vocab, target.config.hidden}, state_type);
+  teacher.final_norm = copy_of(target.final_norm.data(), {target.config.hidden}, state_type);
+  teacher.eps = target.config.rms_eps;
+  teacher.head = head_rows(target, spec, matmul_type);
+  return teacher;
+}
+
+Status save_training_state(const std::string& path, const Parameters& parameters, const std::vector<int32_t>& d2t,
+                           const std::map<std::string, std::string>& metadata) {
+  std::vector<TensorView> views;
+  for (const Parameter& p : parameters.list()) {
+    views.push_back(view_of(p.name, p.value));
+    views.push_back(view_of("adam_first." + p.name, p.first));
+    views.push_back(view_of("adam_second." + p.name, p.second));
+  }
+  TensorView map;
+  map.name = "d2t";
+  map.type = DType::kI32;
+  map.shape = {d2t.size()};
+  map.data = {reinterpret_cast<const uint8_t*>(d2t.data()), d2t.size() * sizeof(int32_t)};
+  views.push_back(map);
+  return write_safetensors(path, views, metadata);
+}
+
+Status load_training_state(const std::string& path, Parameters& parameters) {
+  AERIE_ASSIGN(const SafetensorsFile file, SafetensorsFile::open(path));
+  const at::NoGradGuard no_grad;
+  for (Parameter& p : parameters.list()) {
+    const std::pair<std::string, at::Tensor*> parts[] = {
+        {p.name, &p.value}, {"adam_first." + p.name, &p.first}, {"adam_second." + p.name, &p.second}};
+    for (const auto& [name, tensor] : parts) {
+      AERIE_ASSIGN(const TensorView* stored, file.find(name));
+      const TensorView expected = view_of(name, *tensor);
+      if (stored->type != DType::kF32 || stored->shape != expected.shape) {
+        return corrupt("{}: tensor {}: expected F32 {}, found {} {}", path, name, expected.shape_string(), dtype_name(stored->type),
+                       stored->shape_string());
+      }
+      const std::vector<int64_t> shape(tensor->sizes().begin(), tensor->sizes().end());
+      tensor->copy_(copy_of(reinterpret_cast<const float*>(stored->data.data()), shape, at::kFloat));
+    }
+  }
+  return {};
+}
+
+}  // namespace aerie::train

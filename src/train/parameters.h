@@ -1,0 +1,82 @@
+// The drafter's weights while they are trained: float32 masters, their AdamW moments, and the views that the forward runs on.
+#pragma once
+
+#include <ATen/ATen.h>
+
+#include <map>
+#include <string>
+#include <vector>
+
+#include "base/status.h"
+#include "eagle3/checkpoint.h"
+#include "formats/gguf.h"
+#include "models/registry.h"
+#include "train/torch_ops.h"
+#include "train/trainer.h"
+#include "train/ttt.h"
+
+namespace aerie::train {
+
+/// What the trainer takes from the target's file.
+struct TargetTensors {
+  TargetConfig config;
+  std::vector<int32_t> end_tokens;  // tokens that end an answer
+  std::vector<float> embedding;     // [V, H]
+  std::vector<float> final_norm;    // [H]
+  std::vector<float> head;          // [V, H], empty where the embedding is also the output matrix
+  const std::vector<float>& output_matrix() const { return head.empty() ? embedding : head; }
+};
+Expected<TargetTensors> read_target_tensors(const GgufFile& file);
+
+/// One trained tensor. Names are those of DraftWeights, as in eagle3/checkpoint.h.
+struct Parameter {
+  std::string name;
+  at::Tensor value;     // float32, a leaf of autograd; the head's gradient is written by hand
+  at::Tensor gradient;  // the head's; undefined otherwise (value.grad() has it)
+  at::Tensor first, second;  // AdamW's moments
+  double rate = 1.0;    // of the learning rate; 0 = frozen
+  bool decay = true;    // matrices only
+};
+
+struct AdamW {
+  double beta1 = 0.9, beta2 = 0.95, eps = 1e-8, weight_decay = 0.01;
+  double clip = 1.0;  // of the global gradient norm
+};
+
+class Parameters {
+ public:
+  /// Drawn from `seed`; the head (and with it the last norm) as `mode` says, from the target's rows of spec.d2t.
+  static Parameters initial(const DraftSpec& spec, const TargetTensors& target, HeadMode mode, uint64_t seed,
+                            at::ScalarType type = at::kFloat);
+
+  std::vector<Parameter>& list() { return list_; }
+  const std::vector<Parameter>& list() const { return list_; }
+  Parameter* find(const std::string& name);
+
+  /// The weights for one forward, matrices in `matmul_type`; gradients flow back to the masters.
+  DraftWeights<TorchOps> view(const DraftSpec& spec, at::ScalarType matmul_type) const;
+  /// Where the head's gradient is added up; undefined when it is frozen.
+  at::Tensor head_gradient();
+
+  void zero_gradients();
+  /// The norm of all gradients together.
+  double gradient_norm() const;
+  /// AdamW (arXiv 1711.05101) with the gradient scaled to a norm of at most `clip`; `step` counts from 1.
+  void update(const AdamW& adam, double learning_rate, int64_t step, double norm);
+
+  /// Copies, as float32, by canonical name.
+  std::map<std::string, std::vector<float>> values() const;
+
+ private:
+  std::vector<Parameter> list_;
+};
+
+/// The teacher's tensors for a draft vocabulary, with the head in `matmul_type`.
+Teacher make_teacher(const TargetTensors& target, const DraftSpec& spec, at::ScalarType state_type, at::ScalarType matmul_type);
+
+/// Saves or restores masters and moments among the tensors of a safetensors file.
+Status save_training_state(const std::string& path, const Parameters& parameters, const std::vector<int32_t>& d2t,
+                           const std::map<std::string, std::string>& metadata);
+Status load_training_state(const std::string& path, Parameters& parameters);
+
+}  // namespace aerie::train

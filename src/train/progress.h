@@ -1,0 +1,43 @@
+// What a training run tells: a line for people, metrics.jsonl for programs.
+#pragma once
+
+#include <chrono>
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "base/status.h"
+#include "train/validation.h"
+
+namespace aerie::train {
+
+/// One optimiser step.
+struct StepReport {
+  int64_t step = 0, total_steps = 0, epoch = 0;
+  double loss = 0;                // weighted over the unrolled steps
+  std::vector<double> accuracy;   // per unrolled step, targets outside the draft vocabulary counted as misses
+  double learning_rate = 0, gradient_norm = 0;
+  double tokens_per_second = 0;   // of the run, validation not counted
+  double progress = 0;            // of the run, 0 to 1
+  double elapsed_seconds = 0;     // of the run, validation and earlier parts of a resumed run included
+};
+
+/// Appends one JSON object per line to `path`; on a terminal the step line is rewritten in place, elsewhere one is printed
+/// every few seconds. Not thread-safe.
+class Progress {
+ public:
+  explicit Progress(std::string path) : path_(std::move(path)) {}
+  Status step(const StepReport& report);
+  Status validation(int64_t step, const Validation& validation, int trained_steps, bool best);
+  /// Ends the line that step() keeps rewriting.
+  void finish_line();
+
+ private:
+  Status append(const std::string& line);
+
+  std::string path_;
+  std::chrono::steady_clock::time_point last_line_{};
+  bool line_open_ = false;
+};
+
+}  // namespace aerie::train

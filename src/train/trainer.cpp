@@ -1,0 +1,395 @@
+#include "train/trainer.h"
+
+#include <ATen/Parallel.h>
+#include <malloc.h>
+#include <spdlog/spdlog.h>
+
+#include <algorithm>
+#include <chrono>
+#include <cmath>
+#include <filesystem>
+#include <future>
+#include <memory>
+#include <nlohmann/json.hpp>
+#include <numbers>
+
+#include "base/file_io.h"
+#include "eagle3/dialects/speculators.h"
+#include "formats/gguf.h"
+#include "formats/safetensors.h"
+#include "train/batch.h"
+#include "train/parameters.h"
+#include "train/progress.h"
+#include "train/validation.h"
+
+namespace aerie::train {
+namespace {
+
+namespace fs = std::filesystem;
+using nlohmann::json;
+using Clock = std::chrono::steady_clock;
+
+constexpr const char* kStateFile = "training_state.safetensors";
+constexpr std::chrono::minutes kSaveInterval{10};  // what a kill can cost
+
+double seconds_since(Clock::time_point start) { return std::chrono::duration<double>(Clock::now() - start).count(); }
+
+bool cpu_has_bf16() {
+#if defined(__x86_64__)
+  return __builtin_cpu_supports("avx512bf16") != 0;
+#else
+  return false;
+#endif
+}
+
+Expected<DraftSpec> make_spec(const TrainOptions& o, const TargetTensors& target, const Dataset& data) {
+  const TargetConfig& c = target.config;
+  DraftSpec spec;
+  spec.taps = data.manifest().taps;
+  spec.target_hidden = spec.hidden = c.hidden;
+  spec.heads = c.heads;
+  spec.kv_heads = c.kv_heads;
+  spec.head_dim = c.head_dim;
+  spec.intermediate = c.intermediate;
+  spec.feature_norm = o.feature_norm;
+  spec.norm_before_residual = o.norm_before_residual;
+  spec.feedback = o.feedback;
+  spec.rope_theta = c.rope_theta;
+  spec.rms_eps = c.rms_eps;
+  spec.max_positions = c.context;
+  spec.own_embedding = false;
+  spec.own_head = true;
+  spec.vocab = c.vocab;
+  spec.draft_vocab = o.draft_vocab;
+  AERIE_ASSIGN(spec.d2t, choose_draft_vocab(data.training(), o.draft_vocab, c.vocab, target.end_tokens));
+  AERIE_TRY(spec.validate());
+  return spec;
+}
+
+/// Everything that the bytes of the result depend on, besides the length of the run.
+json recipe_of(const TrainOptions& o, const DraftSpec& spec, const Dataset& data, MatmulPrecision precision) {
+  return {{"source", data.manifest().source_id()},
+          {"conversations", data.training().size()},
+          {"held_out", data.held_out().size()},
+          {"tokens", data.training_tokens()},
+          {"draft_vocab", spec.draft_vocab},
+          {"feature_norm", static_cast<int>(spec.feature_norm)},
+          {"feedback", static_cast<int>(spec.feedback)},
+          {"norm_before_residual", spec.norm_before_residual},
+          {"head", static_cast<int>(o.head)},
+          {"ttt_steps", o.ttt_steps},
+          {"step_decay", o.step_decay},
+          {"tokens_per_step", o.tokens_per_step},
+          {"row_length", o.row_length},
+          {"lr", o.learning_rate},
+          {"warmup", o.warmup_steps},
+          {"seed", o.seed},
+          {"bf16", precision == MatmulPrecision::kBf16}};
+}
+
+/// Where a run stands; saved with the weights.
+struct RunState {
+  int64_t step = 0;           // optimiser steps done
+  int64_t epoch = 0, in_epoch = 0;  // the next step's place in the data
+  int64_t tokens = 0;
+  double seconds = 0, training_seconds = 0;  // with and without validation
+  double best = 0;            // acceptance length at the trained steps
+  int64_t best_step = -1;
+};
+
+class Trainer {
+ public:
+  Trainer(const TrainOptions& options, const std::atomic<bool>& stop)
+      : o_(options), stop_(stop), progress_((fs::path(options.out) / "metrics.jsonl").string()) {}
+
+  Status prepare();
+  Status run();
+
+ private:
+  Status resume(const std::string& path);
+  Status save_state();
+  Status one_step(const std::vector<PackedBatch>& batches);
+  Status validate_and_keep_best();
+  Status save_checkpoint(const DraftValues& values);
+  void plan(int64_t epoch);
+  void start_loading();
+  double elapsed() const { return state_.seconds + seconds_since(started_); }
+  double run_progress() const;
+  bool finished() const;
+
+  TrainOptions o_;
+  const std::atomic<bool>& stop_;
+  Progress progress_;
+  TargetTensors target_;
+  std::unique_ptr<Dataset> data_;
+  DraftSpec spec_;
+  std::vector<int32_t> to_draft_;
+  json recipe_;
+  at::ScalarType matmul_type_ = at::kFloat;
+  std::unique_ptr<Parameters> parameters_;
+  std::unique_ptr<TorchOps> ops_;
+  Teacher teacher_;
+  std::unique_ptr<ThreadPool> pool_;
+
+  RunState state_;
+  int64_t total_steps_ = 0, eval_every_ = 0, validated_at_ = -1;
+  Clock::time_point started_, last_save_;
+  int64_t planned_epoch_ = -1;
+  std::vector<std::vector<uint32_t>> epoch_steps_;
+  std::future<Expected<std::vector<PackedBatch>>> next_;
+};
+
+Status Trainer::prepare() {
+  if (o_.ttt_steps < 1 || o_.ttt_steps > kMaxTttSteps) return invalid_argument("{} unrolled steps are not 1 to {}", o_.ttt_steps, kMaxTttSteps);
+  if (o_.threads <= 0) o_.threads = default_thread_count();
+  at::set_num_threads(o_.threads);
+  // Every step frees and takes the same few hundred megabytes: without this glibc returns them to the system each time, and
+  // the page faults cost a fifth of the run.
+  mallopt(M_MMAP_THRESHOLD, 1 << 30);
+  mallopt(M_TRIM_THRESHOLD, 1 << 30);
+
+  AERIE_ASSIGN(const GgufFile file, GgufFile::open(o_.target));
+  AERIE_ASSIGN(target_, read_target_tensors(file));
+  AERIE_ASSIGN(Dataset data, Dataset::open(o_.data, {o_.row_length, o_.holdout}));
+  data_ = std::make_unique<Dataset>(std::move(data));
+  AERIE_ASSIGN(const std::string sha256, sha256_file(o_.target));
+  const TraceTarget& traced = data_->manifest().target;
+  if (traced.sha256 != sha256) {
+    return invalid_argument("the traces were captured from {} (sha256 {}), but {} has sha256 {}: train with the target of the traces",
+                            traced.name, traced.sha256, o_.target, sha256);
+  }
+  const DatasetReport& report = data_->report();
+  for (const std::string& why : report.unreadable) spdlog::warn("left out: {}", why);
+  if (report.too_long > 0) spdlog::warn("left out {} conversations longer than {} tokens (--row-length)", report.too_long, o_.row_length);
+  if (report.nothing_supervised > 0) spdlog::warn("left out {} conversations without an answer to train on", report.nothing_supervised);
+
+  AERIE_ASSIGN(spec_, make_spec(o_, target_, *data_));
+  to_draft_ = invert_d2t(spec_);
+  MatmulPrecision precision = o_.precision;
+  if (precision == MatmulPrecision::kAuto) precision = cpu_has_bf16() ? MatmulPrecision::kBf16 : MatmulPrecision::kFloat32;
+  matmul_type_ = precision == MatmulPrecision::kBf16 ? at::kBFloat16 : at::kFloat;
+  recipe_ = recipe_of(o_, spec_, *data_, precision);
+  parameters_ = std::make_unique<Parameters>(Parameters::initial(spec_, target_, o_.head, o_.seed));
+  ops_ = std::make_unique<TorchOps>();
+  teacher_ = make_teacher(target_, spec_, at::kFloat, matmul_type_);
+  pool_ = std::make_unique<ThreadPool>(o_.threads);
+
+  for (int64_t epoch = 0; epoch < o_.epochs; ++epoch) {
+    total_steps_ += static_cast<int64_t>(plan_epoch(data_->training(), o_.tokens_per_step, o_.seed, epoch).size());
+    if (o_.max_steps > 0 && total_steps_ >= o_.max_steps) {
+      total_steps_ = o_.max_steps;
+      break;
+    }
+  }
+  eval_every_ = o_.eval_every > 0 ? o_.eval_every : std::max<int64_t>(1, (total_steps_ + 9) / 10);
+
+  std::error_code error;
+  fs::create_directories(o_.out, error);
+  if (error) return io_error("{}: cannot be created: {}", o_.out, error.message());
+  const std::string path = (fs::path(o_.out) / kStateFile).string();
+  if (fs::exists(path)) {
+    if (!o_.resume) {
+      return invalid_argument("{} already holds a training run: go on with it (--resume), or choose another --out", o_.out);
+    }
+    AERIE_TRY(resume(path));
+  } else if (o_.resume) {
+    spdlog::warn("{} holds no run to resume: starting anew", o_.out);
+  }
+  spdlog::info("{} conversations ({} tokens) to train on, {} held out; {} optimiser steps of about {} tokens, {} matrix products, {} threads",
+               data_->training().size(), data_->training_tokens(), data_->held_out().size(), total_steps_, o_.tokens_per_step,
+               matmul_type_ == at::kBFloat16 ? "bf16" : "f32", o_.threads);
+  return {};
+}
+
+Status Trainer::resume(const std::string& path) {
+  AERIE_ASSIGN(const SafetensorsFile file, SafetensorsFile::open(path));
+  const auto stored = file.metadata().find("aerie_training");
+  const json state = stored == file.metadata().end() ? json() : json::parse(stored->second, nullptr, false);
+  if (!state.is_object() || !state.contains("recipe") || !state.contains("run")) {
+    return corrupt("{}: expected the state of a training run in its metadata", path);
+  }
+  for (const auto& [key, value] : recipe_.items()) {
+    const json before = state["recipe"].value(key, json());
+    if (before != value) return invalid_argument("{}: the run was started with {} {}, now it is {}", path, key, before.dump(), value.dump());
+  }
+  const json& run = state["run"];
+  try {
+    state_.step = run.at("step");
+    state_.epoch = run.at("epoch");
+    state_.in_epoch = run.at("in_epoch");
+    state_.tokens = run.at("tokens");
+    state_.seconds = run.at("seconds");
+    state_.training_seconds = run.at("training_seconds");
+    state_.best = run.at("best");
+    state_.best_step = run.at("best_step");
+    validated_at_ = run.at("validated_at");
+  } catch (const json::exception& e) {
+    return corrupt("{}: the state of the run cannot be read: {}", path, e.what());
+  }
+  AERIE_ASSIGN(const TensorView* d2t, file.find("d2t"));
+  const std::span<const uint8_t> bytes(reinterpret_cast<const uint8_t*>(spec_.d2t.data()), spec_.d2t.size() * sizeof(int32_t));
+  if (!std::equal(bytes.begin(), bytes.end(), d2t->data.begin(), d2t->data.end())) {
+    return invalid_argument("{}: the draft vocabulary differs from the one that the data gives now: were the traces changed?", path);
+  }
+  AERIE_TRY(load_training_state(path, *parameters_));
+  spdlog::info("going on after step {}", state_.step);
+  return {};
+}
+
+Status Trainer::save_state() {
+  const json run = {{"step", state_.step},
+                    {"epoch", state_.epoch},
+                    {"in_epoch", state_.in_epoch},
+                    {"tokens", state_.tokens},
+                    {"seconds", elapsed()},
+                    {"training_seconds", state_.training_seconds},
+                    {"best", state_.best},
+                    {"best_step", state_.best_step},
+                    {"validated_at", validated_at_}};
+  last_save_ = Clock::now();
+  return save_training_state((fs::path(o_.out) / kStateFile).string(), *parameters_, spec_.d2t,
+                             {{"aerie_training", json{{"recipe", recipe_}, {"run", run}}.dump()}});
+}
+
+Status Trainer::save_checkpoint(const DraftValues& values) {
+  speculators::SaveOptions save;
+  save.verifier = target_.config.name;
+  save.verifier_architectures = {"LlamaForCausalLM"};
+  save.speculative_tokens = o_.ttt_steps;
+  json record = recipe_;
+  record["step"] = state_.step;
+  record["tokens_seen"] = state_.tokens;
+  if (!data_->held_out().empty()) record["held_out_walk_acceptance_length"] = state_.best;
+  save.training_json = record.dump();
+  return speculators::save_checkpoint(o_.out, spec_, values, save);
+}
+
+Status Trainer::validate_and_keep_best() {
+  if (validated_at_ == state_.step) return {};
+  validated_at_ = state_.step;
+  const DraftValues values = parameters_->values();
+  if (data_->held_out().empty()) return finished() ? save_checkpoint(values) : Status();
+  AERIE_ASSIGN(const Validation validation, validate(spec_, values, target_.embedding, target_.config.blocks, *data_, data_->held_out(),
+                                                     o_.ttt_steps, *pool_));
+  const double length = validation.acceptance_length(o_.ttt_steps);
+  const bool best = state_.best_step < 0 || length > state_.best;
+  AERIE_TRY(progress_.validation(state_.step, validation, o_.ttt_steps, best));
+  if (!best) return {};
+  state_.best = length;
+  state_.best_step = state_.step;
+  return save_checkpoint(values);
+}
+
+double Trainer::run_progress() const {
+  const double by_steps = static_cast<double>(state_.step) / static_cast<double>(total_steps_);
+  const double by_time = o_.time_limit_minutes > 0 ? elapsed() / (60 * o_.time_limit_minutes) : 0.0;
+  return std::min(1.0, std::max(by_steps, by_time));
+}
+
+bool Trainer::finished() const { return run_progress() >= 1.0; }
+
+void Trainer::plan(int64_t epoch) {
+  if (planned_epoch_ == epoch) return;
+  epoch_steps_ = plan_epoch(data_->training(), o_.tokens_per_step, o_.seed, epoch);
+  planned_epoch_ = epoch;
+}
+
+void Trainer::start_loading() {
+  plan(state_.epoch);
+  const std::vector<uint32_t> chosen = epoch_steps_[static_cast<size_t>(state_.in_epoch)];
+  next_ = std::async(std::launch::async, [this, chosen] { return load_step(*data_, chosen, o_.row_length, o_.ttt_steps, to_draft_); });
+  if (static_cast<size_t>(++state_.in_epoch) < epoch_steps_.size()) return;
+  state_.in_epoch = 0;
+  ++state_.epoch;
+}
+
+Status Trainer::one_step(const std::vector<PackedBatch>& batches) {
+  const Clock::time_point start = Clock::now();
+  const std::vector<double> weights = row_weights(batches, o_.step_decay);
+  const double rate = o_.learning_rate * learning_rate_factor(state_.step, o_.warmup_steps, run_progress());
+  parameters_->zero_gradients();
+  std::vector<StepStats> stats(static_cast<size_t>(o_.ttt_steps));
+  for (const PackedBatch& batch : batches) {
+    const DraftWeights<TorchOps> view = parameters_->view(spec_, matmul_type_);
+    const auto sums = run_ttt(*ops_, spec_, view, teacher_, batch, weights, true, parameters_->head_gradient());
+    for (size_t s = 0; s < stats.size(); ++s) stats[s] += sums[s];
+    state_.tokens += batch.tokens;
+  }
+  StepReport report;
+  for (size_t s = 0; s < stats.size(); ++s) {
+    report.loss += weights[s] * stats[s].loss;
+    report.accuracy.push_back(stats[s].accuracy());
+  }
+  report.gradient_norm = parameters_->gradient_norm();
+  if (!std::isfinite(report.loss) || !std::isfinite(report.gradient_norm)) {
+    return {StatusCode::kInternal,
+            fmt::format("step {}: the loss is {} and the gradient's norm {}: training has diverged at learning rate {:.2g}; lower --lr or "
+                        "lengthen --warmup. What was saved before in {} is kept", state_.step + 1, report.loss, report.gradient_norm, rate, o_.out)};
+  }
+  ++state_.step;
+  parameters_->update({}, rate, state_.step, report.gradient_norm);
+  state_.training_seconds += seconds_since(start);
+
+  report.step = state_.step;
+  report.total_steps = total_steps_;
+  report.epoch = state_.epoch;
+  report.learning_rate = rate;
+  report.tokens_per_second = static_cast<double>(state_.tokens) / state_.training_seconds;
+  report.progress = run_progress();
+  report.elapsed_seconds = elapsed();
+  return progress_.step(report);
+}
+
+Status Trainer::run() {
+  started_ = last_save_ = Clock::now();
+  // The place in the data runs one step ahead of the weights while a step is being loaded; a save must not keep that.
+  while (!finished()) {
+    if (!next_.valid()) start_loading();
+    AERIE_ASSIGN(const std::vector<PackedBatch> batches, next_.get());
+    const RunState before = state_;
+    if (state_.step + 1 < total_steps_) start_loading();
+    const int64_t ahead_epoch = state_.epoch, ahead_in_epoch = state_.in_epoch;
+    AERIE_TRY(one_step(batches));
+    state_.epoch = before.epoch;
+    state_.in_epoch = before.in_epoch;
+    if (stop_ && !finished()) {
+      AERIE_TRY(save_state());
+      progress_.finish_line();
+      return cancelled("interrupted after step {} of {}; saved. Go on with --resume", state_.step, total_steps_);
+    }
+    if (state_.step % eval_every_ == 0 && !finished()) {
+      AERIE_TRY(validate_and_keep_best());
+      AERIE_TRY(save_state());
+    } else if (Clock::now() - last_save_ > kSaveInterval) {
+      AERIE_TRY(save_state());
+    }
+    state_.epoch = ahead_epoch;
+    state_.in_epoch = ahead_in_epoch;
+  }
+  progress_.finish_line();
+  if (next_.valid()) next_.wait();
+  AERIE_TRY(validate_and_keep_best());
+  AERIE_TRY(save_state());
+  if (data_->held_out().empty()) {
+    spdlog::info("done: the drafter of step {} is in {}; none were held out, so it was not judged", state_.step, o_.out);
+  } else {
+    spdlog::info("done: the best drafter, of step {}, is in {}: held-out acceptance length {:.3f} at {} drafts", state_.best_step, o_.out,
+                 state_.best, o_.ttt_steps);
+  }
+  return {};
+}
+
+}  // namespace
+
+double learning_rate_factor(int64_t step, int64_t warmup_steps, double progress) {
+  const double warm = step < warmup_steps ? static_cast<double>(step + 1) / static_cast<double>(warmup_steps) : 1.0;
+  return warm * (0.55 + 0.45 * std::cos(std::numbers::pi * progress));
+}
+
+Status train(const TrainOptions& options, const std::atomic<bool>& stop) {
+  Trainer trainer(options, stop);
+  AERIE_TRY(trainer.prepare());
+  return trainer.run();
+}
+
+}  // namespace aerie::train

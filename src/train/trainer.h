@@ -1,0 +1,63 @@
+// The training run: data in, the best drafter of the run out.
+#pragma once
+
+#include <atomic>
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "base/status.h"
+#include "eagle3/draft_spec.h"
+
+namespace aerie::train {
+
+inline constexpr int kMaxTttSteps = 16;
+
+/// How the draft head is treated. All but kFree start from the target's output rows.
+enum class HeadMode {
+  kWarm,    // trained at a tenth of the learning rate
+  kFrozen,  // kept
+  kFree,    // drawn at random, trained at the full rate
+};
+
+/// The type that matrices are multiplied in; everything else is float32, and so are the weights that are trained.
+enum class MatmulPrecision { kAuto, kBf16, kFloat32 };
+
+struct TrainOptions {
+  std::vector<std::string> data;  // trace folders
+  std::string out;
+  std::string target;  // GGUF
+
+  FeatureNorm feature_norm = FeatureNorm::kConcat;
+  Feedback feedback = Feedback::kPostNorm;
+  bool norm_before_residual = false;
+  HeadMode head = HeadMode::kWarm;
+  int draft_vocab = 8192;
+
+  int ttt_steps = 4;
+  double step_decay = 0.8;
+  int64_t epochs = 5;
+  int64_t max_steps = 0;         // 0 = no limit
+  double time_limit_minutes = 0;  // 0 = no limit
+  int64_t tokens_per_step = 2048;
+  int row_length = 1024;
+  double learning_rate = 1e-3;
+  int64_t warmup_steps = 50;
+  uint64_t seed = 1;
+
+  double holdout = 0.02;   // below 1 a share of the conversations, otherwise their number
+  int64_t eval_every = 0;  // steps; 0 = ten times in the run
+  int threads = 0;         // 0 = all
+  MatmulPrecision precision = MatmulPrecision::kAuto;
+  bool resume = false;
+};
+
+/// Trains and leaves in `out` the checkpoint with the highest acceptance length on the held-out conversations (the last one
+/// where none are held out), metrics.jsonl and training_state.safetensors. When `stop` becomes true the running step is
+/// finished and saved, and the result is kCancelled. The same options, data, threads and machine give the same weights.
+Status train(const TrainOptions& options, const std::atomic<bool>& stop);
+
+/// Warm-up to 1 over `warmup_steps`, times a cosine from 1 to 0.1 over the run; `step` counts from 0, `progress` is in [0, 1].
+double learning_rate_factor(int64_t step, int64_t warmup_steps, double progress);
+
+}  // namespace aerie::train

@@ -1,0 +1,199 @@
+#include "train/ttt.h"
+
+#include <torch/csrc/autograd/autograd.h>
+
+#include <cmath>
+#include <limits>
+
+namespace aerie::train {
+namespace {
+
+constexpr int64_t kHeadChunk = 128;  // rows whose [rows, Vd] float32 logits stay in the cache between the passes over them
+
+// Views of memory that outlives them. from_blob does not write; it only has no overload for constant memory.
+at::Tensor index_tensor(const std::vector<int64_t>& values) {
+  return at::from_blob(const_cast<int64_t*>(values.data()), {static_cast<int64_t>(values.size())}, at::kLong);
+}
+
+at::Tensor bf16_tensor(const std::vector<uint16_t>& values, int64_t cols) {
+  return at::from_blob(const_cast<uint16_t*>(values.data()), {static_cast<int64_t>(values.size()) / cols, cols}, at::kBFloat16);
+}
+
+/// The target's distribution over the draft vocabulary at every teacher row.
+struct TeacherRows {
+  at::Tensor probabilities;  // [teachers, Vd]
+  at::Tensor entropy;        // [teachers] in nats
+};
+
+TeacherRows teacher_rows(TorchOps& ops, const Teacher& teacher, const at::Tensor& states) {
+  const at::Tensor normed = ops.rms_norm(states, teacher.final_norm, teacher.eps);
+  TeacherRows rows;
+  rows.probabilities = at::empty({states.size(0), teacher.head.size(0)}, normed.options());
+  rows.entropy = at::empty({states.size(0)}, normed.options());
+  for (int64_t begin = 0; begin < states.size(0); begin += kHeadChunk) {
+    const int64_t count = std::min(kHeadChunk, states.size(0) - begin);
+    const at::Tensor log_p = at::log_softmax(ops.linear(normed.narrow(0, begin, count), teacher.head), -1);
+    at::Tensor p = rows.probabilities.narrow(0, begin, count);
+    at::exp_out(p, log_p);
+    rows.entropy.narrow(0, begin, count).copy_((p * log_p).sum(-1).neg());
+  }
+  return rows;
+}
+
+struct HeadResult {
+  at::Tensor input_gradient;   // [m, H]
+  at::Tensor logit_gradient;   // [m, Vd] in the head's type
+};
+
+/// The head, its loss and its gradients by hand, chunk by chunk: under autograd, several copies of all rows' [m, Vd] would live
+/// until the backward pass.
+HeadResult head_loss(TorchOps& ops, const at::Tensor& input, const at::Tensor& head, const TeacherRows& teacher, const StepPlan& plan,
+                     double row_weight, bool backward, StepStats& stats) {
+  const int64_t rows = input.size(0);
+  const at::Tensor teachers = index_tensor(plan.teachers), labels = index_tensor(plan.labels);
+  HeadResult result;
+  if (backward) result.logit_gradient = at::empty({rows, head.size(0)}, head.options());
+  at::Tensor loss = at::zeros({}, input.options().dtype(at::kDouble)), correct = at::zeros({}, labels.options());
+  for (int64_t begin = 0; begin < rows; begin += kHeadChunk) {
+    const int64_t count = std::min(kHeadChunk, rows - begin);
+    const at::Tensor log_q = at::log_softmax(ops.linear(input.narrow(0, begin, count), head), -1);
+    const at::Tensor which = teachers.narrow(0, begin, count);
+    const at::Tensor p = teacher.probabilities.index_select(0, which);
+    const at::Tensor cross = (p * log_q).sum(-1) + teacher.entropy.index_select(0, which);
+    loss -= cross.sum(at::kDouble);
+    const at::Tensor label_log_q = log_q.gather(1, labels.narrow(0, begin, count).unsqueeze(1)).squeeze(1);
+    correct += (label_log_q == log_q.amax(-1)).sum();
+    if (backward) result.logit_gradient.narrow(0, begin, count).copy_(log_q.exp().sub_(p).mul_(row_weight));
+  }
+  if (backward) result.input_gradient = at::matmul(result.logit_gradient, head).to(ops.state_type());
+  stats.loss += loss.item<double>();
+  stats.correct += correct.item<int64_t>();
+  return result;
+}
+
+}  // namespace
+
+StepStats& StepStats::operator+=(const StepStats& other) {
+  supervised += other.supervised;
+  trained += other.trained;
+  correct += other.correct;
+  loss += other.loss;
+  return *this;
+}
+
+std::vector<double> row_weights(const std::vector<PackedBatch>& batches, double decay) {
+  std::vector<double> weights;
+  if (batches.empty()) return weights;
+  double total = 0;
+  for (size_t s = 0; s < batches[0].steps.size(); ++s) {
+    weights.push_back(std::pow(decay, static_cast<double>(s)));
+    total += weights.back();
+  }
+  for (size_t s = 0; s < weights.size(); ++s) {
+    size_t rows = 0;
+    for (const PackedBatch& batch : batches) rows += batch.steps[s].loss_rows.size();
+    weights[s] = rows == 0 ? 0.0 : weights[s] / total / static_cast<double>(rows);
+  }
+  return weights;
+}
+
+void TttAttention::begin_step(const StepPlan& plan) {
+  plan_ = &plan;
+  for (at::Tensor& keys : own_keys_) keys = keys.index_select(0, index_tensor(plan.parents));
+  for (at::Tensor& values : own_values_) values = values.index_select(0, index_tensor(plan.parents));
+}
+
+at::Tensor TttAttention::operator()(const at::Tensor& q, const at::Tensor& k, const at::Tensor& v) {
+  const int64_t n = q.size(0), groups = spec_.kv_heads, heads = spec_.heads / spec_.kv_heads, dim = spec_.head_dim;
+  const at::Tensor queries = q.view({n, groups, heads, dim}) * (1.0 / std::sqrt(static_cast<double>(dim)));
+  if (plan_ == &batch_.steps[0]) {
+    for (const at::Tensor& document : k.view({n, groups, dim}).split_with_sizes(batch_.document_rows)) {
+      keys_.push_back(document.transpose(0, 1).contiguous());
+    }
+    for (const at::Tensor& document : v.view({n, groups, dim}).split_with_sizes(batch_.document_rows)) {
+      values_.push_back(document.transpose(0, 1).contiguous());
+    }
+  } else {
+    own_keys_.push_back(k.view({n, groups, 1, dim}));
+    own_values_.push_back(v.view({n, groups, 1, dim}));
+  }
+  const int64_t own = static_cast<int64_t>(own_keys_.size());
+  std::vector<at::Tensor> own_scores;
+  for (const at::Tensor& keys : own_keys_) own_scores.push_back((queries * keys).sum(-1, true));  // [n, groups, heads, 1]
+  const at::Tensor own_score = own == 0 ? at::Tensor() : at::cat(own_scores, -1);                 // [n, groups, heads, own]
+
+  const at::Tensor triangle = at::full({kMaxRun, kMaxRun}, -std::numeric_limits<float>::infinity(), q.options()).triu(1);
+  std::vector<at::Tensor> outputs, own_weights;
+  for (const RowRun& run : plan_->runs) {
+    const int64_t m = run.count, visible = run.first + run.count;
+    const at::Tensor rows = queries.narrow(0, run.begin, m).permute({1, 0, 2, 3}).reshape({groups, m * heads, dim});
+    const at::Tensor keys = keys_[static_cast<size_t>(run.document)].narrow(1, 0, visible);
+    const at::Tensor values = values_[static_cast<size_t>(run.document)].narrow(1, 0, visible);
+    at::Tensor scores = at::bmm(rows, keys.transpose(1, 2)).view({groups, m, heads, visible});
+    // Adding a constant changes no gradient, and nobody has kept the scores yet: hidden from autograd, it costs no copy.
+    scores.detach().narrow(3, visible - m, m).add_(triangle.narrow(0, 0, m).narrow(1, 0, m).unsqueeze(1));
+    if (own > 0) scores = at::cat({scores, own_score.narrow(0, run.begin, m).transpose(0, 1)}, -1);
+    const at::Tensor weights = at::softmax(scores, -1);  // [groups, m, heads, visible + own]
+    const at::Tensor earlier = weights.narrow(3, 0, visible).reshape({groups, m * heads, visible});
+    outputs.push_back(at::bmm(earlier, values).view({groups, m, heads, dim}).transpose(0, 1));
+    if (own > 0) own_weights.push_back(weights.narrow(3, visible, own).transpose(0, 1));
+  }
+  at::Tensor output = at::cat(outputs, 0);  // [n, groups, heads, dim]
+  if (own > 0) {
+    const at::Tensor weight = at::cat(own_weights, 0);
+    for (int64_t j = 0; j < own; ++j) output = output + weight.narrow(3, j, 1) * own_values_[static_cast<size_t>(j)];
+  }
+  return output.reshape({n, spec_.heads * dim});
+}
+
+std::vector<StepStats> run_ttt(TorchOps& ops, const DraftSpec& spec, const DraftWeights<TorchOps>& weights, const Teacher& teacher,
+                               const PackedBatch& batch, const std::vector<double>& row_weight, bool backward, at::Tensor head_gradient) {
+  const at::AutoGradMode grad_mode(backward);
+  std::vector<StepStats> stats(batch.steps.size());
+  if (batch.teacher_states.empty()) return stats;
+
+  TeacherRows teachers;
+  {
+    const at::NoGradGuard no_grad;
+    teachers = teacher_rows(ops, teacher, bf16_tensor(batch.teacher_states, teacher.final_norm.size(0)));
+  }
+  const at::Tensor head = weights.lm_head.detach();
+  TttAttention attention(spec, batch);
+  at::Tensor h = fuse_features(ops, spec, weights, bf16_tensor(batch.features, spec.feature_width()).to(ops.state_type()));
+  std::vector<at::Tensor> head_inputs, input_gradients, logit_gradients;
+  for (size_t s = 0; s < batch.steps.size(); ++s) {
+    const StepPlan& plan = batch.steps[s];
+    if (plan.tokens.empty()) break;
+    if (s > 0) h = h.index_select(0, index_tensor(plan.parents));
+    attention.begin_step(plan);
+    const at::Tensor e = teacher.embedding.index_select(0, index_tensor(plan.tokens));
+    const DraftStep<TorchOps> step =
+        draft_step(ops, spec, weights, e, h, index_tensor(plan.positions),
+                   [&](const at::Tensor& q, const at::Tensor& k, const at::Tensor& v) { return attention(q, k, v); });
+    h = step.feedback;
+
+    stats[s].supervised += plan.supervised;
+    stats[s].trained += static_cast<int64_t>(plan.loss_rows.size());
+    if (plan.loss_rows.empty()) continue;
+    const at::Tensor input = step.head_input.index_select(0, index_tensor(plan.loss_rows));
+    const at::NoGradGuard no_grad;
+    const at::Tensor narrow = input.detach().to(head.scalar_type());
+    HeadResult result = head_loss(ops, narrow, head, teachers, plan, row_weight[s], backward, stats[s]);
+    if (!backward) continue;
+    head_inputs.push_back(input);
+    input_gradients.push_back(result.input_gradient);
+    if (head_gradient.defined()) logit_gradients.push_back(result.logit_gradient);
+  }
+  if (backward && !head_inputs.empty()) {
+    torch::autograd::backward(head_inputs, input_gradients);
+    if (head_gradient.defined()) {
+      const at::NoGradGuard no_grad;
+      std::vector<at::Tensor> inputs;
+      for (const at::Tensor& input : head_inputs) inputs.push_back(input.detach().to(head.scalar_type()));
+      head_gradient.add_(at::matmul(at::cat(logit_gradients, 0).t(), at::cat(inputs, 0)));
+    }
+  }
+  return stats;
+}
+
+}  // namespace aerie::train

@@ -1,0 +1,64 @@
+// Training-time test: the drafter unrolled on its own states, its loss and its gradients.
+#pragma once
+
+#include <ATen/ATen.h>
+
+#include <cstdint>
+#include <vector>
+
+#include "eagle3/draft_step.h"
+#include "train/batch.h"
+#include "train/torch_ops.h"
+
+namespace aerie::train {
+
+/// What the target contributes; never trained.
+struct Teacher {
+  at::Tensor embedding;   // [V, H]
+  at::Tensor final_norm;  // [H]
+  float eps = 1e-5f;
+  at::Tensor head;        // [Vd, H] the target's output rows of the draft vocabulary
+};
+
+/// Sums over the rows of one step, so that batches can be added up.
+struct StepStats {
+  int64_t supervised = 0;  // rows a server could draft at
+  int64_t trained = 0;     // of these, rows whose target is inside the draft vocabulary
+  int64_t correct = 0;     // rows whose best draft token is the target (the others of `supervised` are misses)
+  double loss = 0;         // sum of KL(target || drafter) over the trained rows, in nats
+  StepStats& operator+=(const StepStats& other);
+  double accuracy() const { return supervised == 0 ? 0.0 : static_cast<double>(correct) / static_cast<double>(supervised); }
+  double mean_loss() const { return trained == 0 ? 0.0 : loss / static_cast<double>(trained); }
+};
+
+/// Runs `batch` through all of its steps; the loss is the sum over steps of row_weights[s] * (sum of the step's row losses). With
+/// `backward`, its gradient is added to the .grad of the leaves behind `weights`. The head is handled by hand: `weights.lm_head` is
+/// a constant to autograd, and its gradient is added to `head_gradient` [Vd, H] where that is defined.
+std::vector<StepStats> run_ttt(TorchOps& ops, const DraftSpec& spec, const DraftWeights<TorchOps>& weights, const Teacher& teacher,
+                               const PackedBatch& batch, const std::vector<double>& row_weights, bool backward,
+                               at::Tensor head_gradient = {});
+
+/// The weight of one row's loss per step, for batches that are trained together: decay^s, normalised over the steps, divided by
+/// the step's rows with a loss in all of them.
+std::vector<double> row_weights(const std::vector<PackedBatch>& batches, double decay);
+
+/// Attention of an unrolled step: the step-0 keys of the rows before and of the row itself, causal within each document, plus
+/// the row's own key of every later step; one softmax over all. No mask of [rows, rows] is ever made: each run of rows is
+/// multiplied with the keys it may see, and only the triangle at their end is masked.
+class TttAttention {
+ public:
+  TttAttention(const DraftSpec& spec, const PackedBatch& batch) : spec_(spec), batch_(batch) {}
+  /// Moves on to `plan`; keys of the steps before are narrowed to its rows.
+  void begin_step(const StepPlan& plan);
+  /// q [n, heads*head_dim], k and v [n, kv_heads*head_dim] of the current step's rows -> [n, heads*head_dim].
+  at::Tensor operator()(const at::Tensor& q, const at::Tensor& k, const at::Tensor& v);
+
+ private:
+  const DraftSpec& spec_;
+  const PackedBatch& batch_;
+  const StepPlan* plan_ = nullptr;
+  std::vector<at::Tensor> keys_, values_;          // of step 0, per document [kv_heads, rows, head_dim]
+  std::vector<at::Tensor> own_keys_, own_values_;  // of each later step [n, kv_heads, 1, head_dim]
+};
+
+}  // namespace aerie::train
