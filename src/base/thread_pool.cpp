@@ -44,16 +44,19 @@ void ThreadPool::run(size_t count, size_t grain, Body body, void* context) {
   const size_t pieces = static_cast<size_t>(size()) * 4;
   piece_ = std::max(grain, (count + pieces - 1) / pieces);
   shared_.next.store(0, std::memory_order_relaxed);
-  shared_.running.store(static_cast<int>(workers_.size()), std::memory_order_relaxed);
+  shared_.open.store(true);
   shared_.epoch.fetch_add(1, std::memory_order_release);
   shared_.epoch.notify_all();
   work();
-  int running;
-  for (int spins = 0; (running = shared_.running.load(std::memory_order_acquire)) != 0; ++spins) {
+  // All pieces are taken. Closing comes before reading `inside`, and a worker enters before it reads `open` (both sequentially
+  // consistent): a worker that has not been counted here will find the loop closed and leave the description alone.
+  shared_.open.store(false);
+  int inside;
+  for (int spins = 0; (inside = shared_.inside.load()) != 0; ++spins) {
     if (spins < kSpins) {
       relax();
     } else {
-      shared_.running.wait(running, std::memory_order_acquire);
+      shared_.inside.wait(inside, std::memory_order_acquire);
     }
   }
 }
@@ -69,17 +72,19 @@ void ThreadPool::work() {
 void ThreadPool::worker_main() {
   uint32_t seen = 0;
   for (;;) {
-    for (int spins = 0; shared_.epoch.load(std::memory_order_acquire) == seen; ++spins) {
+    uint32_t epoch;
+    for (int spins = 0; (epoch = shared_.epoch.load(std::memory_order_acquire)) == seen; ++spins) {
       if (spins < kSpins) {
         relax();
       } else {
         shared_.epoch.wait(seen, std::memory_order_acquire);
       }
     }
-    ++seen;
+    seen = epoch;
     if (stop_.load(std::memory_order_relaxed)) return;
-    work();
-    if (shared_.running.fetch_sub(1, std::memory_order_acq_rel) == 1) shared_.running.notify_all();
+    shared_.inside.fetch_add(1);
+    if (shared_.open.load()) work();
+    if (shared_.inside.fetch_sub(1) == 1) shared_.inside.notify_all();
   }
 }
 

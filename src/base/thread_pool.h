@@ -10,8 +10,9 @@
 
 namespace aerie {
 
-/// Runs one parallel loop at a time. Not thread-safe: one owner calls it. Waiting threads spin for a bounded time and then
-/// sleep, so that an idle pool, or a pool that shares its cores with other work, costs nothing and does not collapse.
+/// Runs one parallel loop at a time. Not thread-safe: one owner calls it, and not from inside a loop of the same pool. Waiting
+/// threads spin for a bounded time and then sleep, and a loop waits only for the threads that have taken a piece of it, so that
+/// an idle pool, or a pool that shares its cores with other work, costs nothing and does not collapse.
 class ThreadPool {
  public:
   /// `threads` in all, the caller included; at least 1.
@@ -42,11 +43,13 @@ class ThreadPool {
   void worker_main();
 
   struct alignas(64) Shared {
-    std::atomic<uint32_t> epoch{0};
-    alignas(64) std::atomic<size_t> next{0};
-    alignas(64) std::atomic<int> running{0};
+    std::atomic<uint32_t> epoch{0};                  // counts loops; workers wait for it to change
+    alignas(64) std::atomic<size_t> next{0};         // first index that nobody has taken yet
+    alignas(64) std::atomic<int> inside{0};          // workers that may be reading the description of the loop
+    alignas(64) std::atomic<bool> open{false};       // the description below is that of a running loop
   };
   Shared shared_;
+  // The loop. Written only while it is not open and no worker is inside.
   Body body_ = nullptr;
   void* context_ = nullptr;
   size_t count_ = 0;
