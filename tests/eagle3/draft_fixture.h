@@ -1,0 +1,106 @@
+// Random drafters and temporary folders for the tests of this folder.
+#pragma once
+
+#include <unistd.h>
+
+#include <filesystem>
+#include <map>
+#include <random>
+#include <string>
+#include <vector>
+
+#include "eagle3/drafter.h"
+#include "gtest/gtest.h"
+#include "support/draft_golden.h"
+
+namespace aerie {
+
+/// A folder of its own, removed at the end.
+class TempDir {
+ public:
+  TempDir() {
+    std::string name = (std::filesystem::temp_directory_path() / "aerie-eagle3-XXXXXX").string();
+    path_ = ::mkdtemp(name.data()) == nullptr ? std::string() : name;
+    EXPECT_FALSE(path_.empty());
+  }
+  ~TempDir() { std::filesystem::remove_all(path_); }
+  TempDir(const TempDir&) = delete;
+  TempDir& operator=(const TempDir&) = delete;
+  std::string operator/(const std::string& name) const { return path_ + "/" + name; }
+  const std::string& path() const { return path_; }
+
+ private:
+  std::string path_;
+};
+
+inline DraftSpec tiny_spec() {
+  DraftSpec spec;
+  spec.taps = {1, 3};
+  spec.target_hidden = 12;
+  spec.hidden = 16;
+  spec.heads = 4;
+  spec.kv_heads = 2;
+  spec.head_dim = 8;
+  spec.intermediate = 20;
+  spec.feature_norm = FeatureNorm::kConcat;
+  spec.norm_before_residual = true;
+  spec.feedback = Feedback::kPostNorm;
+  spec.rope_theta = 10000.0f;
+  spec.rms_eps = 1e-5f;
+  spec.max_positions = 256;
+  spec.own_embedding = true;
+  spec.own_head = true;
+  spec.vocab = 10;
+  spec.draft_vocab = 6;
+  spec.d2t = {0, 2, 3, 5, 7, 9};
+  return spec;
+}
+
+inline std::map<std::string, std::vector<float>> random_weights(const DraftSpec& spec, unsigned seed) {
+  std::mt19937 random(seed);
+  std::normal_distribution<float> normal;
+  std::map<std::string, std::vector<float>> out;
+  for (const DraftTensor& tensor : draft_tensors(spec)) {
+    size_t count = 1;
+    for (const uint64_t dim : tensor.shape) count *= dim;
+    std::vector<float>& values = out[tensor.name];
+    values.resize(count);
+    // Rounded to bf16, so that a checkpoint of either type holds the same values.
+    for (float& value : values) {
+      value = tensor.shape.size() == 1 ? 1.0f + 0.2f * normal(random) : normal(random) * 0.4f;
+      value = bf16_to_f32(f32_to_bf16(value));
+    }
+  }
+  return out;
+}
+
+/// The tables of a golden case's target. `golden` must outlive the result.
+inline TargetTables golden_tables(const DraftGolden& golden) {
+  const DraftSpec& spec = golden.checkpoint.spec;
+  TargetTables out;
+  out.hidden = spec.target_hidden;
+  out.vocab = spec.vocab;
+  out.blocks = 12;
+  const size_t width = static_cast<size_t>(spec.hidden), vocab = static_cast<size_t>(spec.vocab);
+  if (!golden.target_embedding.empty()) {
+    out.embed = [&golden, width](int32_t token, float* to) {
+      std::copy_n(golden.target_embedding.data() + static_cast<size_t>(token) * width, width, to);
+    };
+  }
+  if (!golden.target_head.empty()) {
+    out.head = [&golden, width, vocab](const float* x, int n, float* logits) {
+      for (size_t r = 0; r < static_cast<size_t>(n); ++r) {
+        for (size_t t = 0; t < vocab; ++t) {
+          float sum = 0;
+          for (size_t c = 0; c < width; ++c) sum += golden.target_head[t * width + c] * x[r * width + c];
+          logits[r * vocab + t] = sum;
+        }
+      }
+    };
+  }
+  return out;
+}
+
+inline const kernels::Kernels& table(kernels::Isa isa) { return **kernels::kernels_for(isa); }
+
+}  // namespace aerie

@@ -1,0 +1,270 @@
+// The CPU instantiation of the one forward against the numpy reference, and the law that a row's bytes are its own.
+#include "eagle3/drafter.h"
+
+#include <cmath>
+
+#include "draft_fixture.h"
+
+namespace aerie {
+namespace {
+
+using kernels::Isa;
+
+/// Three steps of all known rows of a case; index = step.
+std::vector<DraftStates> unroll(const Drafter& drafter, CpuOps& ops, const DraftGolden& golden, int batch) {
+  const size_t width = static_cast<size_t>(drafter.spec().hidden), feature = static_cast<size_t>(drafter.spec().feature_width());
+  std::vector<DraftStates> out(kGoldenSteps);
+  DraftStates states;
+  DraftKv prefix = drafter.new_kv();
+  const int count = golden.rows.back() + 1;
+  std::vector<float> head_input, feedback;
+  for (int begin = 0; begin < count; begin += batch) {
+    std::vector<DraftRow> rows;
+    for (int i = begin; i < std::min(count, begin + batch); ++i) rows.push_back({golden.tokens[static_cast<size_t>(i) + 1], i, &prefix});
+    drafter.step0(ops, rows, golden.features.data() + static_cast<size_t>(begin) * feature, states);
+    head_input.insert(head_input.end(), states.head_input.begin(), states.head_input.end());
+    feedback.insert(feedback.end(), states.feedback.begin(), states.feedback.end());
+  }
+  std::vector<DraftKv> caches;
+  const auto pick = [&](const std::vector<float>& from, int row, std::vector<float>& to) {
+    const auto at = from.begin() + static_cast<std::ptrdiff_t>(static_cast<size_t>(row) * width);
+    to.insert(to.end(), at, at + static_cast<std::ptrdiff_t>(width));
+  };
+  for (const int row : golden.rows) {
+    pick(head_input, row, out[0].head_input);
+    pick(feedback, row, out[0].feedback);
+    caches.push_back(prefix.fork(row + 1));
+  }
+  for (int s = 1; s < kGoldenSteps; ++s) {
+    DraftStates& result = out[static_cast<size_t>(s)];
+    for (size_t begin = 0; begin < golden.rows.size(); begin += static_cast<size_t>(batch)) {
+      std::vector<DraftRow> rows;
+      for (size_t r = begin; r < std::min(golden.rows.size(), begin + static_cast<size_t>(batch)); ++r) {
+        const int position = golden.rows[r] + s;
+        rows.push_back({golden.tokens[static_cast<size_t>(position) + 1], position, &caches[r]});
+      }
+      drafter.step(ops, rows, out[static_cast<size_t>(s) - 1].feedback.data() + begin * width, states);
+      result.head_input.insert(result.head_input.end(), states.head_input.begin(), states.head_input.end());
+      result.feedback.insert(result.feedback.end(), states.feedback.begin(), states.feedback.end());
+    }
+  }
+  return out;
+}
+
+float worst(const std::vector<float>& found, const float* expected) {
+  float out = 0;
+  for (size_t i = 0; i < found.size(); ++i) {
+    const float error = std::fabs(found[i] - expected[i]) / std::max(1.0f, std::fabs(expected[i]));
+    out = std::isfinite(error) ? std::max(out, error) : 1e30f;
+  }
+  return out;
+}
+
+/// The largest relative error of head inputs, feedback and logits over all steps.
+float golden_error(const DraftGolden& golden, const DraftSpec& spec, Isa isa, DraftPrecision precision) {
+  DraftCheckpoint checkpoint = golden.checkpoint;
+  checkpoint.spec = spec;
+  auto drafter = Drafter::create(checkpoint, golden_tables(golden), precision);
+  EXPECT_TRUE(drafter.ok()) << drafter.status().message();
+  if (!drafter.ok()) return 1e30f;
+  ThreadPool pool(2);
+  CpuOps ops(table(isa), pool);
+  const auto states = unroll(*drafter, ops, golden, 64);
+  const size_t n = golden.rows.size(), width = static_cast<size_t>(spec.hidden), vocab = static_cast<size_t>(spec.draft_vocab);
+  float out = 0;
+  for (size_t s = 0; s < states.size(); ++s) {
+    std::vector<float> logits(n * vocab);
+    drafter->logits(ops, states[s].head_input.data(), static_cast<int>(n), logits.data());
+    std::vector<int32_t> ids(n);
+    drafter->argmax(ops, states[s].head_input.data(), static_cast<int>(n), ids.data());
+    out = std::max({out, worst(states[s].head_input, golden.head_input.data() + s * n * width),
+                    worst(states[s].feedback, golden.feedback.data() + s * n * width),
+                    worst(logits, golden.logits.data() + s * n * vocab)});
+    if (out < 1e-4f) {
+      EXPECT_TRUE(std::equal(ids.begin(), ids.end(), golden.predictions.begin() + static_cast<std::ptrdiff_t>(s * n))) << "step " << s;
+    }
+  }
+  return out;
+}
+
+class Golden : public testing::TestWithParam<std::string> {};
+
+TEST_P(Golden, ThreeStepsAgreeWithNumpyOnEveryIsaAndInBothPrecisions) {
+  const DraftGolden golden = load_draft_golden(GetParam());
+  ASSERT_FALSE(golden.tokens.empty());
+  for (const Isa isa : kernels::available_isas()) {
+    for (const DraftPrecision precision : {DraftPrecision::kFloat32, DraftPrecision::kServed}) {
+      // The weights are exact in bf16, so that both precisions compute the same numbers.
+      EXPECT_LT(golden_error(golden, golden.checkpoint.spec, isa, precision), 5e-5f) << table(isa).name << ", precision " << static_cast<int>(precision);
+    }
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(Cases, Golden, testing::ValuesIn(draft_golden_names()), [](const auto& test) { return test.param; });
+
+TEST(Drafter, EveryFieldOfTheSpecReachesTheForward) {
+  const DraftGolden golden = load_draft_golden("normed_none_post");
+  const DraftSpec& spec = golden.checkpoint.spec;
+  const auto error_with = [&](auto&& change) {
+    DraftSpec changed = spec;
+    change(changed);
+    return golden_error(golden, changed, Isa::kScalar, DraftPrecision::kFloat32);
+  };
+  EXPECT_LT(error_with([](DraftSpec&) {}), 5e-5f);
+  EXPECT_GT(error_with([](DraftSpec& s) { s.norm_before_residual = false; }), 1e-2f);
+  EXPECT_GT(error_with([](DraftSpec& s) { s.feedback = Feedback::kPreNorm; }), 1e-2f);
+  EXPECT_GT(error_with([](DraftSpec& s) { s.rope_theta = 20000.0f; }), 1e-4f);
+  EXPECT_GT(error_with([](DraftSpec& s) { s.rms_eps = 1e-1f; }), 1e-3f);
+}
+
+TEST(Drafter, ARowsBytesDependNeitherOnTheBatchNorOnThreads) {
+  for (const char* name : {"long", "normed_pertap_post", "raw_concat_post"}) {
+    const DraftGolden golden = load_draft_golden(name);
+    for (const Isa isa : kernels::available_isas()) {
+      auto drafter = Drafter::create(golden.checkpoint, golden_tables(golden));
+      ASSERT_TRUE(drafter.ok()) << drafter.status().message();
+      ThreadPool one(1), three(3);
+      CpuOps alone(table(isa), one);
+      const auto expected = unroll(*drafter, alone, golden, 1);
+      for (const int batch : {2, 3, 7, 64}) {
+        CpuOps ops(table(isa), batch == 3 ? one : three);
+        const auto found = unroll(*drafter, ops, golden, batch);
+        for (size_t s = 0; s < found.size(); ++s) {
+          EXPECT_EQ(found[s].head_input, expected[s].head_input) << name << " " << table(isa).name << " batch " << batch << " step " << s;
+          EXPECT_EQ(found[s].feedback, expected[s].feedback) << name << " " << table(isa).name << " batch " << batch << " step " << s;
+        }
+      }
+    }
+  }
+}
+
+TEST(Drafter, RowsOfSeveralSequencesInOneCallAreThoseOfTheSequencesAlone) {
+  const DraftGolden golden = load_draft_golden("normed_concat_pre");
+  const size_t feature = static_cast<size_t>(golden.checkpoint.spec.feature_width());
+  auto drafter = Drafter::create(golden.checkpoint, golden_tables(golden));
+  ASSERT_TRUE(drafter.ok()) << drafter.status().message();
+  ThreadPool pool(2);
+  CpuOps ops(kernels::best_kernels(), pool);
+  const auto features_of = [&](std::initializer_list<size_t> positions) {
+    std::vector<uint16_t> out;
+    for (const size_t p : positions) out.insert(out.end(), golden.features.data() + p * feature, golden.features.data() + (p + 1) * feature);
+    return out;
+  };
+  DraftStates alone_a, alone_b, together;
+  DraftKv a = drafter->new_kv(), b = drafter->new_kv();
+  drafter->step0(ops, std::vector<DraftRow>{{1, 0, &a}, {2, 1, &a}}, features_of({0, 1}).data(), alone_a);
+  drafter->step0(ops, std::vector<DraftRow>{{5, 0, &b}, {6, 1, &b}}, features_of({4, 5}).data(), alone_b);
+  DraftKv c = drafter->new_kv(), d = drafter->new_kv();
+  // The rows of both stand interleaved.
+  drafter->step0(ops, std::vector<DraftRow>{{1, 0, &c}, {5, 0, &d}, {2, 1, &c}, {6, 1, &d}}, features_of({0, 4, 1, 5}).data(), together);
+  const size_t width = static_cast<size_t>(drafter->spec().hidden);
+  const auto row = [width](const DraftStates& states, size_t r) {
+    return std::vector<float>(states.feedback.data() + r * width, states.feedback.data() + (r + 1) * width);
+  };
+  EXPECT_EQ(row(together, 0), row(alone_a, 0));
+  EXPECT_EQ(row(together, 1), row(alone_b, 0));
+  EXPECT_EQ(row(together, 2), row(alone_a, 1));
+  EXPECT_EQ(row(together, 3), row(alone_b, 1));
+  EXPECT_NE(row(alone_a, 1), row(alone_b, 1));
+}
+
+TEST(Drafter, AStepMayReadTheFeedbackThatItReplaces) {
+  const DraftGolden golden = load_draft_golden("raw_none_pre");
+  auto drafter = Drafter::create(golden.checkpoint, golden_tables(golden));
+  ASSERT_TRUE(drafter.ok()) << drafter.status().message();
+  ThreadPool pool(1);
+  CpuOps ops(kernels::best_kernels(), pool);
+  DraftKv kv = drafter->new_kv();
+  DraftStates states, other;
+  drafter->step0(ops, std::vector<DraftRow>{{3, 0, &kv}}, golden.features.data(), states);
+  DraftKv fork = kv.fork(1);
+  const std::vector<float> h = states.feedback;
+  drafter->step(ops, std::vector<DraftRow>{{4, 1, &kv}}, states.feedback.data(), states);
+  drafter->step(ops, std::vector<DraftRow>{{4, 1, &fork}}, h.data(), other);
+  EXPECT_EQ(states.feedback, other.feedback);
+}
+
+TEST(Drafter, RefusesATargetThatItDoesNotFit) {
+  const DraftGolden golden = load_draft_golden("raw_concat_pre");
+  const auto refusal = [&](auto&& change) {
+    TargetTables tables = golden_tables(golden);
+    change(tables);
+    auto drafter = Drafter::create(golden.checkpoint, tables);
+    return drafter.ok() ? std::string("accepted") : drafter.status().message();
+  };
+  EXPECT_EQ(refusal([](TargetTables&) {}), "accepted");
+  const std::string width = refusal([](TargetTables& t) { t.hidden = 576; });
+  EXPECT_NE(width.find("hidden width 16, this target has 576"), std::string::npos) << width;
+  const std::string vocab = refusal([](TargetTables& t) { t.vocab = 49152; });
+  EXPECT_NE(vocab.find("40 tokens, this target has 49152"), std::string::npos) << vocab;
+  const std::string blocks = refusal([](TargetTables& t) { t.blocks = 8; });
+  EXPECT_NE(blocks.find("boundary 9, this target has only 8 blocks"), std::string::npos) << blocks;
+  const std::string embed = refusal([](TargetTables& t) { t.embed = nullptr; });
+  EXPECT_NE(embed.find("embedding"), std::string::npos) << embed;
+
+  const DraftGolden headless = load_draft_golden("target_head");
+  TargetTables tables = golden_tables(headless);
+  tables.head = nullptr;
+  auto drafter = Drafter::create(headless.checkpoint, tables);
+  ASSERT_FALSE(drafter.ok());
+  EXPECT_NE(drafter.status().message().find("head"), std::string::npos);
+}
+
+TEST(Drafter, RefusesWeightsThatAreNotFinite) {
+  DraftGolden golden = load_draft_golden("raw_none_pre");
+  TensorView& norm = golden.checkpoint.tensors.at("hidden_norm");
+  std::vector<uint8_t> bytes(norm.data.begin(), norm.data.end());
+  bytes[4] = 0xc0;
+  bytes[5] = 0x7f;  // a bf16 NaN in column 2
+  norm.data = bytes;
+  auto drafter = Drafter::create(golden.checkpoint, golden_tables(golden));
+  ASSERT_FALSE(drafter.ok());
+  EXPECT_NE(drafter.status().message().find("hidden_norm.weight holds nan in row 0, column 2"), std::string::npos)
+      << drafter.status().message();
+}
+
+TEST(Drafter, RefusesAHeadWidthThatTheKernelsCannotTake) {
+  DraftGolden golden = load_draft_golden("raw_none_pre");
+  golden.checkpoint.spec.head_dim = 4;
+  auto drafter = Drafter::create(golden.checkpoint, golden_tables(golden));
+  ASSERT_FALSE(drafter.ok());
+  EXPECT_EQ(drafter.status().code(), StatusCode::kUnsupported);
+}
+
+TEST(Drafter, ArgmaxTakesTheFirstAmongEqualsAndSaysWhenNothingIsComparable) {
+  DraftSpec spec = tiny_spec();
+  auto weights = random_weights(spec, 7);
+  std::fill(weights["lm_head"].begin(), weights["lm_head"].end(), 0.25f);
+  TempDir dir;
+  const Status saved = speculators::save_checkpoint(dir / "d", spec, weights);
+  ASSERT_TRUE(saved.ok()) << saved.message();
+  auto checkpoint = speculators::load_checkpoint(dir / "d");
+  ASSERT_TRUE(checkpoint.ok()) << checkpoint.status().message();
+  auto drafter = Drafter::create(*checkpoint, {12, 10, 4, nullptr, nullptr});
+  ASSERT_TRUE(drafter.ok()) << drafter.status().message();
+  EXPECT_GT(drafter->step_bytes(), 0u);
+  ThreadPool pool(1);
+  for (const Isa isa : kernels::available_isas()) {
+    CpuOps ops(table(isa), pool);
+    std::vector<float> x(32, 1.0f);
+    x[20] = std::nanf("");
+    int32_t ids[2] = {5, 5};
+    drafter->argmax(ops, x.data(), 2, ids);
+    EXPECT_EQ(ids[0], 0);
+    EXPECT_EQ(ids[1], -1);
+  }
+}
+
+TEST(Arena, StepsOfOneSizeAllocateOnlyOnce) {
+  Arena arena;
+  for (int i = 0; i < 100; ++i) arena.floats(10'000);
+  arena.reset();
+  float* first = arena.floats(10'000);
+  for (int i = 1; i < 100; ++i) arena.floats(10'000);
+  arena.reset();
+  EXPECT_EQ(arena.floats(10'000), first);
+  EXPECT_EQ(reinterpret_cast<uintptr_t>(arena.floats(3)) % 64, 0u);
+}
+
+}  // namespace
+}  // namespace aerie
