@@ -1,0 +1,41 @@
+// Capture: the target answers prompts greedily, many at a time, and its states are stored as traces.
+#pragma once
+
+#include <atomic>
+#include <functional>
+#include <string>
+#include <vector>
+
+#include "base/status.h"
+#include "engine/prompts.h"
+#include "engine/runtime.h"
+#include "formats/traces.h"
+
+namespace aerie {
+
+struct CaptureOptions {
+  std::string out;            // trace folder: created, or continued if it comes from the same target, taps and settings
+  std::vector<int> taps;      // empty: the boundaries 2, N/2 and N-3
+  int max_new_tokens = 256;   // of one answer
+  int max_length = 1024;      // of one conversation; prompts that leave no room for an answer are left out
+  int slots = 32;             // conversations that are generated together; has no influence on what is stored
+  int row_budget = 64;        // rows of one forward
+  int first = 0, limit = 0;   // prompts [first, first + limit); limit 0: all
+  const std::atomic<bool>* cancel = nullptr;  // stops after the rows being computed; a later call goes on
+};
+
+struct CaptureProgress {
+  int done = 0, total = 0, skipped = 0;  // conversations; `done` includes those that were there before
+  int64_t answer_tokens = 0, tokens = 0; // written by this call
+  double seconds = 0;
+};
+
+/// Row numbers are prompt numbers, so that a capture which was interrupted goes on where it was. A conversation with several
+/// user messages is answered in turn as long as each answer ends by itself.
+Expected<CaptureProgress> capture(Runtime& runtime, const std::vector<Prompt>& prompts, const CaptureOptions& options,
+                                  const std::function<void(const CaptureProgress&)>& on_progress);
+
+/// The boundaries that EAGLE-3 takes by default: 2, N/2, N-3 (arXiv 2503.01840's low, middle and high state).
+std::vector<int> default_taps(int blocks);
+
+}  // namespace aerie

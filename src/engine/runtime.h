@@ -1,0 +1,64 @@
+// Everything that is loaded once: target, drafter, tokenizer, chat template and the threads that compute.
+#pragma once
+
+#include <memory>
+#include <optional>
+#include <string>
+
+#include "base/status.h"
+#include "base/thread_pool.h"
+#include "eagle3/drafter.h"
+#include "formats/gguf.h"
+#include "models/target.h"
+#include "text/chat_template.h"
+#include "text/tokenizer.h"
+
+namespace aerie {
+
+struct RuntimeOptions {
+  std::string target;   // GGUF file
+  std::string drafter;  // folder, or empty for none
+  int threads = 0;      // 0: as many as this process may use
+  std::string isa;      // empty: the best of this machine
+  Precision precision = Precision::kServed;
+  int max_rows = 512;   // rows of one forward: bounds memory and the chunks a prompt is cut into
+};
+
+/// One loaded pair of models. Not thread-safe: one generation, capture or benchmark at a time.
+class Runtime {
+ public:
+  /// Refuses a drafter that does not fit the target, naming both sizes.
+  static Expected<std::unique_ptr<Runtime>> load(const RuntimeOptions& options);
+
+  const GgufFile& file() const { return file_; }
+  ThreadPool& pool() { return *pool_; }
+  Target& target() { return *target_; }
+  const Target& target() const { return *target_; }
+  const Drafter* drafter() const { return drafter_ ? &*drafter_ : nullptr; }
+  CpuOps& draft_ops() { return *draft_ops_; }
+  const Tokenizer& tokenizer() const { return *tokenizer_; }
+  /// Null when the target's file has no chat template.
+  const ChatTemplate* chat_template() const { return chat_template_ ? &*chat_template_ : nullptr; }
+  double load_seconds() const { return load_seconds_; }
+
+ private:
+  explicit Runtime(GgufFile file) : file_(std::move(file)) {}
+
+  GgufFile file_;
+  std::unique_ptr<ThreadPool> pool_;
+  std::unique_ptr<Target> target_;
+  std::optional<Drafter> drafter_;
+  std::optional<CpuOps> draft_ops_;
+  std::optional<Tokenizer> tokenizer_;
+  std::optional<ChatTemplate> chat_template_;
+  double load_seconds_ = 0;
+};
+
+/// The target's embedding table and sizes, as a drafter borrows them. `target` must outlive the result.
+TargetTables tables_of(const Target& target);
+
+/// A path as given, or the file behind a known model's name ("smollm2"). kNotFound says where it was looked for.
+Expected<std::string> resolve_target(const std::string& path_or_name);
+Expected<std::string> resolve_drafter(const std::string& path_or_name);
+
+}  // namespace aerie

@@ -1,0 +1,37 @@
+#include "models/kv_cache.h"
+
+#include <new>
+
+namespace aerie {
+namespace {
+
+size_t block_bytes_of(int kv_heads, int head_dim, kernels::KvType type) {
+  return kernels::kv_block_elements(kv_heads, head_dim) * (type == kernels::KvType::kF16 ? sizeof(uint16_t) : sizeof(float));
+}
+
+}  // namespace
+
+KvCache::KvCache(int layers, int kv_heads, int head_dim, kernels::KvType type)
+    : layers_(layers), kv_heads_(kv_heads), head_dim_(head_dim), type_(type), tables_(static_cast<size_t>(layers)) {}
+
+uint64_t KvCache::bytes_for(int positions, int layers, int kv_heads, int head_dim, kernels::KvType type) {
+  const uint64_t blocks = (static_cast<uint64_t>(positions) + kernels::kKvBlock - 1) / kernels::kKvBlock;
+  return blocks * static_cast<uint64_t>(layers) * block_bytes_of(kv_heads, head_dim, type);
+}
+
+Status KvCache::reserve(int positions) {
+  const size_t block = block_bytes_of(kv_heads_, head_dim_, type_);
+  while (capacity() < positions) {
+    // Value-initialised: what a masked position holds must be finite.
+    std::unique_ptr<std::byte[]> slab(new (std::nothrow) std::byte[block * static_cast<size_t>(layers_)]());
+    if (slab == nullptr) {
+      return resource_error("there is no memory for a KV cache of {} positions ({} MiB): ask for fewer tokens", positions,
+                            bytes_for(positions, layers_, kv_heads_, head_dim_, type_) >> 20);
+    }
+    for (int layer = 0; layer < layers_; ++layer) tables_[static_cast<size_t>(layer)].push_back(slab.get() + block * static_cast<size_t>(layer));
+    slabs_.push_back(std::move(slab));
+  }
+  return {};
+}
+
+}  // namespace aerie

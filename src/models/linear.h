@@ -1,0 +1,65 @@
+// Matrix products over a thread pool, and packing of a file's tensors into them.
+#pragma once
+
+#include <memory>
+#include <span>
+#include <vector>
+
+#include "base/status.h"
+#include "base/thread_pool.h"
+#include "formats/tensor.h"
+#include "kernels/kernels.h"
+
+namespace aerie {
+
+/// Memory for n activation rows of width k, both as float32 and, where a quantised matrix wants them, in 8 bits.
+class Activations {
+ public:
+  Activations(int max_rows, int width);
+  float* row(int r) { return values_.data() + static_cast<size_t>(r) * stride_; }
+  const float* data() const { return values_.data(); }
+  float* data() { return values_.data(); }
+  size_t stride() const { return stride_; }
+  int width() const { return width_; }
+  const kernels::QuantizedRows& quantized() const { return quantized_; }
+  /// Rounds row r (see kernels::QuantizedRows).
+  void quantize_row(const kernels::Kernels& k, int r);
+
+ private:
+  struct Free {
+    void operator()(void* p) const;
+  };
+  template <class T>
+  using Buffer = std::unique_ptr<T[], Free>;
+
+  int width_;
+  size_t stride_;
+  std::vector<float> values_;
+  Buffer<int8_t> q_;
+  std::vector<float> scale_, offset_;
+  std::vector<int32_t> sum128_;
+  kernels::QuantizedRows quantized_;
+};
+
+/// y = W x; `y` rows are y_stride apart.
+struct LinearTask {
+  const kernels::PackedMatrix* weight;
+  float* y;
+  size_t y_stride;
+};
+
+bool is_quantized(const kernels::PackedMatrix& matrix);
+
+/// All tasks read the same n rows; their output tiles form one list that the pool shares out. Quantised weights read x's
+/// 8-bit rows, which must be up to date.
+void run_linear(ThreadPool& pool, const kernels::Kernels& k, std::span<const LinearTask> tasks, const Activations& x, int n);
+
+/// Output row that row r of the file's tensor becomes.
+using RowOrder = int (*)(int row, int head_dim);
+
+/// A tensor [rows, cols] of the file as tiles. With `keep_format`, Q4_0, Q4_1, Q8_0 and BF16 keep their exact values in their
+/// own tile format; everything else becomes float32.
+Expected<kernels::PackedMatrix> pack_tensor(ThreadPool& pool, const TensorView& tensor, bool keep_format, RowOrder order = nullptr,
+                                            int head_dim = 0);
+
+}  // namespace aerie
