@@ -24,7 +24,9 @@ class BpeMerges {
     uint32_t rank;
     int32_t merged;
   };
-  static uint64_t key(int32_t left, int32_t right) { return static_cast<uint64_t>(static_cast<uint32_t>(left)) << 32 | static_cast<uint32_t>(right); }
+  static uint64_t key(int32_t left, int32_t right) {
+    return static_cast<uint64_t>(static_cast<uint32_t>(left)) << 32 | static_cast<uint32_t>(right);
+  }
 
   std::unordered_map<uint64_t, Merge> table_;
   uint32_t count_ = 0;

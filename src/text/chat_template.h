@@ -15,7 +15,7 @@
 namespace aerie {
 
 struct ChatMessage {
-  std::string role;     // system, user, assistant, ...
+  std::string role;  // system, user, assistant, ...
   std::string content;
   /// Further keys of the message (tool_calls, name, ...), or a `content` that is not a string: a dict from
   /// jinja::value_from_json, or none. Its keys win over `role` and `content`.
@@ -42,9 +42,9 @@ class ChatTemplate {
 
   struct Options {
     bool add_generation_prompt = true;
-    jinja::Value tools = {};                              // a list of dicts, or none
+    jinja::Value tools = {};                                           // a list of dicts, or none
     std::vector<std::pair<std::string, jinja::Value>> variables = {};  // e.g. enable_thinking
-    int64_t unix_time = 0;                                // what strftime_now sees, as UTC: the caller's clock, never ours
+    int64_t unix_time = 0;                                             // what strftime_now sees, as UTC: the caller's clock, never ours
   };
   /// kInvalidArgument carries the template's line, or the words it passed to raise_exception; kResource a budget.
   Expected<RenderedPrompt> render(const std::vector<ChatMessage>& messages, const Options& options) const;

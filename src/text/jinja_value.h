@@ -58,7 +58,7 @@ struct Undefined {
 };
 struct None {};
 
-/// An immutable value, cheap to copy. Containers nest at most kMaxValueDepth deep, which make_list and make_dict check.
+/// An immutable value, cheap to copy. Containers are bounded in depth and in weight, which make_list and make_dict check.
 class Value {
  public:
   using ListPtr = std::shared_ptr<const List>;
@@ -112,11 +112,16 @@ class Value {
 };
 
 inline constexpr int kMaxValueDepth = 64;
+/// Bytes of text and number of values inside a value, each counted as often as it would be printed: a few lists that share
+/// their items could otherwise stand for more text than any machine holds.
+inline constexpr uint64_t kMaxValueWeight = uint64_t{16} << 20;
+inline constexpr size_t kMaxTextBytes = size_t{4} << 20;
 
 struct List {
   std::vector<Value> items;
-  bool tuple = false;  // matters only for how it is printed
+  bool tuple = false;
   int depth = 1;
+  uint64_t weight = 1;
 };
 
 /// Keys are strings; iteration is in order of insertion.
@@ -124,6 +129,7 @@ struct Dict {
   std::vector<std::pair<Text, Value>> items;
   std::unordered_map<std::string, size_t> index;
   int depth = 1;
+  uint64_t weight = 1;
 
   void set(Text key, Value value);
   const Value* find(const std::string& key) const;
@@ -134,10 +140,21 @@ struct Namespace {
   Dict fields;
 };
 
+/// Something to call: a macro, a global function, or a method bound to its object.
+struct Callable {
+  enum class Kind { kMacro, kFunction, kMethod };
+  Kind kind;
+  std::string name;
+  Value self;  // of a method
+  const struct Stmt* macro = nullptr;
+};
+
+/// kResource when the container would be too deep or too heavy.
 Expected<Value> make_list(std::vector<Value> items, bool tuple = false);
 Expected<Value> make_dict(Dict dict);
 
 // Python's view of values.
+uint64_t weight_of(const Value& value);
 bool truthy(const Value& value);
 /// Deep equality; 1 == 1.0 == True. Marks do not matter.
 bool equals(const Value& a, const Value& b);
@@ -145,6 +162,9 @@ bool equals(const Value& a, const Value& b);
 const char* type_name(const Value& value);
 /// str(value): what `{{ value }}` prints. Undefined prints as nothing.
 Text to_text(const Value& value);
+
+/// repr() of a float: the shortest digits that read back.
+std::string float_repr(double number);
 
 /// A value from JSON text, its strings marked as `mark`. Limits: kMaxValueDepth.
 Expected<Value> value_from_json(std::string_view json, char mark);

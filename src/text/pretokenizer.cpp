@@ -14,15 +14,14 @@ namespace {
 #define AERIE_NOT_S "[^" AERIE_SPACE "]"
 #define AERIE_SYMBOL "[^" AERIE_SPACE "\\p{L}\\p{N}]"
 
-constexpr const char* kGpt2 =
-    "'(?:[sdmt]|ll|ve|re)| ?\\p{L}+| ?\\p{N}+| ?" AERIE_SYMBOL "+|" AERIE_S "+(?!" AERIE_NOT_S ")|" AERIE_S "+";
+constexpr const char* kGpt2 = "'(?:[sdmt]|ll|ve|re)| ?\\p{L}+| ?\\p{N}+| ?" AERIE_SYMBOL "+|" AERIE_S "+(?!" AERIE_NOT_S ")|" AERIE_S "+";
 // First every digit is cut out, then GPT-2's pattern runs on what lies between. In one pass: digits never join, and the
 // white space in front of a digit stands at the end of its stretch, so that the look-ahead takes a digit for the end.
 constexpr const char* kSmollm =
     "\\p{N}|'(?:[sdmt]|ll|ve|re)| ?\\p{L}+| ?" AERIE_SYMBOL "+|" AERIE_S "+(?![^" AERIE_SPACE "\\p{N}])|" AERIE_S "+";
-#define AERIE_CL100K(digits)                                                                                 \
-  "(?i:'(?:[sdmt]|ll|ve|re))|[^\\r\\n\\p{L}\\p{N}]?\\p{L}+|" digits "| ?" AERIE_SYMBOL "+[\\r\\n]*|" AERIE_S \
-  "*[\\r\\n]+|" AERIE_S "+(?!" AERIE_NOT_S ")|" AERIE_S "+"
+#define AERIE_CL100K(digits)                                                                                                       \
+  "(?i:'(?:[sdmt]|ll|ve|re))|[^\\r\\n\\p{L}\\p{N}]?\\p{L}+|" digits "| ?" AERIE_SYMBOL "+[\\r\\n]*|" AERIE_S "*[\\r\\n]+|" AERIE_S \
+  "+(?!" AERIE_NOT_S ")|" AERIE_S "+"
 constexpr const char* kLlamaBpe = AERIE_CL100K("\\p{N}{1,3}");
 constexpr const char* kQwen2 = AERIE_CL100K("\\p{N}");
 
@@ -56,13 +55,16 @@ Expected<PreTokenizer> PreTokenizer::create(const std::string& name) {
   if (name == "llama-bpe") source = kLlamaBpe;
   if (name == "qwen2") source = kQwen2;
   if (source == nullptr) {
-    return unsupported("the pre-tokenizer '{}' is not one of smollm, gpt2, llama-bpe, qwen2: text would be cut into the wrong tokens", name);
+    return unsupported("the pre-tokenizer '{}' is not one of smollm, gpt2, llama-bpe, qwen2: text would be cut into the wrong tokens",
+                       name);
   }
   int error = 0;
   PCRE2_SIZE offset = 0;
   auto code = std::make_unique<Code>();
-  code->pattern.reset(pcre2_compile(reinterpret_cast<PCRE2_SPTR>(source), PCRE2_ZERO_TERMINATED, PCRE2_UTF | PCRE2_UCP, &error, &offset, nullptr));
-  if (code->pattern == nullptr) return internal_error("the pattern of pre-tokenizer '{}' does not compile (PCRE2 error {} at {})", name, error, offset);
+  code->pattern.reset(
+      pcre2_compile(reinterpret_cast<PCRE2_SPTR>(source), PCRE2_ZERO_TERMINATED, PCRE2_UTF | PCRE2_UCP, &error, &offset, nullptr));
+  if (code->pattern == nullptr)
+    return internal_error("the pattern of pre-tokenizer '{}' does not compile (PCRE2 error {} at {})", name, error, offset);
   // Where PCRE2 has no JIT for the machine this fails, and matching falls back to its interpreter: slower, same result.
   (void)pcre2_jit_compile(code->pattern.get(), PCRE2_JIT_COMPLETE);
   return PreTokenizer(std::move(code));
@@ -71,7 +73,8 @@ Expected<PreTokenizer> PreTokenizer::create(const std::string& name) {
 Status PreTokenizer::split(std::string_view text, const std::function<void(std::string_view)>& piece) const {
   const std::unique_ptr<pcre2_match_data, Deleter<pcre2_match_data_free>> match(pcre2_match_data_create(1, nullptr));
   const std::unique_ptr<pcre2_match_context, Deleter<pcre2_match_context_free>> context(pcre2_match_context_create(nullptr));
-  const std::unique_ptr<pcre2_jit_stack, Deleter<pcre2_jit_stack_free>> stack(pcre2_jit_stack_create(kJitStackStart, kJitStackMax, nullptr));
+  const std::unique_ptr<pcre2_jit_stack, Deleter<pcre2_jit_stack_free>> stack(
+      pcre2_jit_stack_create(kJitStackStart, kJitStackMax, nullptr));
   if (match == nullptr || context == nullptr) return resource_error("no memory left to match a text of {} bytes", text.size());
   // One match may give back a whole run of white space, a step per character: more steps than a few per byte are a fault.
   const uint64_t steps = 100000 + 8 * static_cast<uint64_t>(text.size());
@@ -89,7 +92,8 @@ Status PreTokenizer::split(std::string_view text, const std::function<void(std::
     }
     if (found == PCRE2_ERROR_NOMATCH) break;
     if (found < 0) {
-      return resource_error("cutting a text of {} bytes into words went over PCRE2's limits at byte {} (error {}): shorten the text", text.size(), at, found);
+      return resource_error("cutting a text of {} bytes into words went over PCRE2's limits at byte {} (error {}): shorten the text",
+                            text.size(), at, found);
     }
     if (ends[1] <= at) return internal_error("the pre-tokenizer matched nothing at byte {}", at);
     if (ends[0] > at) piece(text.substr(at, ends[0] - at));

@@ -20,7 +20,8 @@ std::vector<size_t> borders(const std::string& text) {
 Expected<StopMatcher> StopMatcher::create(std::vector<std::string> stops) {
   StopMatcher matcher;
   for (std::string& stop : stops) {
-    if (stop.empty()) return invalid_argument("a stop string is empty: it would stop every answer before its first character; leave it out");
+    if (stop.empty())
+      return invalid_argument("a stop string is empty: it would stop every answer before its first character; leave it out");
     Needle needle;
     needle.fallback = borders(stop);
     needle.text = std::move(stop);

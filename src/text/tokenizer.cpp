@@ -37,9 +37,9 @@ std::string bytes_of_spelling(std::string_view spelling, const std::unordered_ma
 }
 
 constexpr std::string_view kEndSpellings[] = {
-    "<|im_end|>",  "<|endoftext|>", "<|eot_id|>",   "<|eom_id|>",  "<|end_of_text|>",       "<|end|>",
-    "<|eot|>",     "<end_of_turn>", "<|endofturn|>", "<|return|>", "<|END_OF_TURN_TOKEN|>", "<|end_of_turn|>",
-    "</s>",        "<eos>",         "<EOT>",         "[EOS]",      "<|end_of_sentence|>",   "<｜end▁of▁sentence｜>",
+    "<|im_end|>", "<|endoftext|>", "<|eot_id|>",    "<|eom_id|>", "<|end_of_text|>",       "<|end|>",
+    "<|eot|>",    "<end_of_turn>", "<|endofturn|>", "<|return|>", "<|END_OF_TURN_TOKEN|>", "<|end_of_turn|>",
+    "</s>",       "<eos>",         "<EOT>",         "[EOS]",      "<|end_of_sentence|>",   "<｜end▁of▁sentence｜>",
 };
 
 struct Special {
@@ -52,9 +52,9 @@ struct Special {
 struct Tokenizer::Impl {
   PreTokenizer pre;
   BpeMerges merges;
-  std::vector<std::string> bytes;    // by id
-  std::vector<bool> control;         // by id
-  std::vector<bool> ends;            // by id: end of generation
+  std::vector<std::string> bytes;     // by id
+  std::vector<bool> control;          // by id
+  std::vector<bool> ends;             // by id: end of generation
   std::array<int32_t, 256> byte_ids;  // -1: the vocabulary has no token for this byte
   // Words that are one token whatever the merges say; filled only for tokenizers that look there first.
   std::unordered_map<std::string, int32_t> whole_words;
@@ -65,7 +65,8 @@ struct Tokenizer::Impl {
   explicit Impl(PreTokenizer pre_tokenizer) : pre(std::move(pre_tokenizer)) { byte_ids.fill(-1); }
 
   Status encode_plain(std::string_view utf8, std::vector<int32_t>& ids) const;
-  Status encode_around_specials(std::string_view utf8, const std::vector<std::pair<size_t, size_t>>& ranges, std::vector<int32_t>& ids) const;
+  Status encode_around_specials(std::string_view utf8, const std::vector<std::pair<size_t, size_t>>& ranges,
+                                std::vector<int32_t>& ids) const;
   const Special* special_at(std::string_view text) const;
 };
 
@@ -79,7 +80,8 @@ Expected<Tokenizer> Tokenizer::from_gguf(const GgufFile& file) {
   const Expected<std::string> model = file.get_string("tokenizer.ggml.model");
   if (!model.ok()) return model.status();
   if (*model != "gpt2") {
-    return unsupported("{}: tokenizer.ggml.model is '{}', expected 'gpt2' (byte-level BPE): use a model with such a tokenizer", file.path(), *model);
+    return unsupported("{}: tokenizer.ggml.model is '{}', expected 'gpt2' (byte-level BPE): use a model with such a tokenizer", file.path(),
+                       *model);
   }
   TokenizerData data;
   AERIE_ASSIGN(data.pre, file.get_string("tokenizer.ggml.pre"));
@@ -167,7 +169,8 @@ Expected<Tokenizer> Tokenizer::from_data(TokenizerData data) {
     const std::string_view right = merge.substr(space + 1);
     const std::string joined = std::string(left) + std::string(right);
     for (const std::string_view part : {left, right, std::string_view(joined)}) {
-      if (id_of.count(part) == 0) return corrupt("merge {} ('{}') speaks of '{}', which is no text token of the vocabulary", i, merge, part);
+      if (id_of.count(part) == 0)
+        return corrupt("merge {} ('{}') speaks of '{}', which is no text token of the vocabulary", i, merge, part);
     }
     impl->merges.add(id_of[left], id_of[right], id_of[joined]);
   }
@@ -224,7 +227,8 @@ namespace {
 
 Status check_size(size_t bytes) {
   if (bytes <= Tokenizer::kMaxTextBytes) return {};
-  return resource_error("the text has {} bytes, more than the {} a tokenizer call takes: cut it into parts", bytes, Tokenizer::kMaxTextBytes);
+  return resource_error("the text has {} bytes, more than the {} a tokenizer call takes: cut it into parts", bytes,
+                        Tokenizer::kMaxTextBytes);
 }
 
 }  // namespace

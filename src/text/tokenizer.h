@@ -19,10 +19,10 @@ enum class TokenType : int32_t { kNormal = 1, kUnknown = 2, kControl = 3, kUserD
 
 /// Everything a tokenizer is built from.
 struct TokenizerData {
-  std::string pre = "gpt2";             // smollm, gpt2 (also gpt-2), llama-bpe, qwen2
-  std::vector<std::string> tokens;      // by id; bytes spelled in GPT-2's printable alphabet
-  std::vector<int32_t> token_types;     // by id; empty: all normal
-  std::vector<std::string> merges;      // "left right", best first
+  std::string pre = "gpt2";          // smollm, gpt2 (also gpt-2), llama-bpe, qwen2
+  std::vector<std::string> tokens;   // by id; bytes spelled in GPT-2's printable alphabet
+  std::vector<int32_t> token_types;  // by id; empty: all normal
+  std::vector<std::string> merges;   // "left right", best first
   std::optional<int32_t> bos_id;
   std::optional<int32_t> eos_id;
   std::optional<int32_t> eot_id;

@@ -12,8 +12,8 @@ inline constexpr std::string_view kReplacementCharacter = "\xEF\xBF\xBD";
 
 /// What stands at the start of some bytes.
 struct Utf8Step {
-  char32_t code = 0;        // the character; U+FFFD when not valid
-  size_t length = 0;        // bytes of the character, or of the maximal ill-formed part (at least 1)
+  char32_t code = 0;  // the character; U+FFFD when not valid
+  size_t length = 0;  // bytes of the character, or of the maximal ill-formed part (at least 1)
   bool valid = false;
   bool incomplete = false;  // not valid, but the bytes ended before that was certain: more of them could complete it
 };

@@ -14,9 +14,9 @@ TEST(Utf8, RepairsMaximalIllFormedParts) {
   const std::string r(kReplacementCharacter);
   EXPECT_EQ(sanitize_utf8("aé中😀"), "aé中😀");
   EXPECT_EQ(sanitize_utf8("\xC0\x80"), r + r);
-  EXPECT_EQ(sanitize_utf8("\xED\xA0\x80"), r + r + r);            // a surrogate
-  EXPECT_EQ(sanitize_utf8("\xF0\x9F\x98x"), r + "x");             // one part, one mark
-  EXPECT_EQ(sanitize_utf8("\xF4\x90\x80\x80"), r + r + r + r);    // beyond U+10FFFF
+  EXPECT_EQ(sanitize_utf8("\xED\xA0\x80"), r + r + r);          // a surrogate
+  EXPECT_EQ(sanitize_utf8("\xF0\x9F\x98x"), r + "x");           // one part, one mark
+  EXPECT_EQ(sanitize_utf8("\xF4\x90\x80\x80"), r + r + r + r);  // beyond U+10FFFF
   EXPECT_EQ(sanitize_utf8("\xE2\x82"), r);
   EXPECT_EQ(sanitize_utf8("\xE2\xF0\x9F\x98\x80"), r + "😀");
 }
@@ -110,7 +110,8 @@ TEST(StopMatcher, RefusesAnEmptyString) { EXPECT_EQ(StopMatcher::create({"a", ""
 
 RC_GTEST_PROP(StopMatcherProperty, PiecesEqualASearchOfTheWhole, ()) {
   const auto letters = [](size_t low, size_t high) {
-    return rc::gen::mapcat(rc::gen::inRange<size_t>(low, high), [](size_t n) { return rc::gen::container<std::string>(n, rc::gen::elementOf(std::string("aab"))); });
+    return rc::gen::mapcat(rc::gen::inRange<size_t>(low, high),
+                           [](size_t n) { return rc::gen::container<std::string>(n, rc::gen::elementOf(std::string("aab"))); });
   };
   const auto stops = *rc::gen::container<std::vector<std::string>>(letters(1, 6));
   const auto pieces = *rc::gen::container<std::vector<std::string>>(letters(0, 5));

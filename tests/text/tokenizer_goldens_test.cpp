@@ -60,7 +60,8 @@ TEST_P(TokenizerGoldens, EncodesAsTheReferenceLibrary) {
 }
 
 INSTANTIATE_TEST_SUITE_P(All, TokenizerGoldens,
-                         testing::Values(std::pair("smollm", 2000), std::pair("gpt2", 250), std::pair("llama-bpe", 250), std::pair("qwen2", 250)),
+                         testing::Values(std::pair("smollm", 2000), std::pair("gpt2", 250), std::pair("llama-bpe", 250),
+                                         std::pair("qwen2", 250)),
                          [](const auto& test) { return std::string(test.param.first) == "llama-bpe" ? "llama_bpe" : test.param.first; });
 
 TEST(TokenizerGoldens, DecodesAsTheReferenceLibrary) {

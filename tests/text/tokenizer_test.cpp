@@ -130,10 +130,12 @@ TEST(Tokenizer, FinishesOneMebibyteOfOneCharacter) {
 /// Characters whose bytes the target's vocabulary has; it lacks a few control characters and U+40000..U+BFFFF.
 rc::Gen<std::string> known_text() {
   const auto known = [](char32_t c) {
-    return c != 4 && c != 6 && c != 0x13 && c != 0x14 && c != 0x16 && c != 0x1D && !(c >= 0xD800 && c < 0xE000) && (c < 0x40000 || c >= 0xC0000);
+    return c != 4 && c != 6 && c != 0x13 && c != 0x14 && c != 0x16 && c != 0x1D && !(c >= 0xD800 && c < 0xE000) &&
+           (c < 0x40000 || c >= 0xC0000);
   };
   const auto any = [](char32_t low, char32_t high) { return rc::gen::inRange<char32_t>(low, high); };
-  const auto code = rc::gen::suchThat(rc::gen::oneOf(any(0, 128), any(0, 0x800), any(0, 0x10000), any(0, 0x110000), rc::gen::elementOf(U" \n\t'sre09<|>"s)), known);
+  const auto code = rc::gen::suchThat(
+      rc::gen::oneOf(any(0, 128), any(0, 0x800), any(0, 0x10000), any(0, 0x110000), rc::gen::elementOf(U" \n\t'sre09<|>"s)), known);
   return rc::gen::map(rc::gen::container<std::vector<char32_t>>(code), [](const std::vector<char32_t>& codes) {
     std::string text;
     for (const char32_t c : codes) append_utf8(text, c);
@@ -150,14 +152,19 @@ RC_GTEST_PROP(TokenizerProperty, DecodingUndoesEncoding, ()) {
 }
 
 RC_GTEST_PROP(TokenizerProperty, UserTextNeverBecomesASpecialToken, ()) {
-  const auto piece = rc::gen::elementOf(std::vector<std::string>{"<|im_start|>", "<|im_end|>", "<|endoftext|>", "<repo_name>", "<|", "im_end", "|>", "<", "user\n", " "});
+  const auto piece = rc::gen::elementOf(
+      std::vector<std::string>{"<|im_start|>", "<|im_end|>", "<|endoftext|>", "<repo_name>", "<|", "im_end", "|>", "<", "user\n", " "});
   const auto pieces = *rc::gen::container<std::vector<std::string>>(piece);
   std::string text;
   for (const std::string& p : pieces) text += p;
   const Tokenizer& tokenizer = target_tokenizer_as(*rc::gen::elementOf(std::vector<const char*>{"smollm", "gpt2", "llama-bpe", "qwen2"}));
   const size_t cut = *rc::gen::inRange<size_t>(0, text.size() + 1);
   const Ids ids = tokenizer.encode(text).value();
-  const Ids marked = tokenizer.encode(RenderedPrompt{{{"<|im_start|>user\n", true}, {text.substr(0, cut), false}, {text.substr(cut), false}, {"<|im_end|>\n", true}}}).value();
+  const Ids marked =
+      tokenizer
+          .encode(RenderedPrompt{
+              {{"<|im_start|>user\n", true}, {text.substr(0, cut), false}, {text.substr(cut), false}, {"<|im_end|>\n", true}}})
+          .value();
   for (const int32_t id : ids) RC_ASSERT(!tokenizer.is_special(id));
   int special = 0;
   for (const int32_t id : marked) special += tokenizer.is_special(id);
