@@ -19,7 +19,8 @@ const Json* ConfigReader::value(const std::string& key) {
 void ConfigReader::fail(const std::string& key, const Json& found, const std::string& expected) {
   if (!status_.ok()) return;
   // Replacement of broken UTF-8, so that no value can make dump() throw.
-  status_ = corrupt("config.json: {} is {}, expected {}", name(key), printable(found.dump(-1, ' ', true, Json::error_handler_t::replace)), expected);
+  status_ = corrupt("config.json: {} is {}, expected {}", name(key), printable(found.dump(-1, ' ', true, Json::error_handler_t::replace)),
+                    expected);
 }
 
 std::optional<int> ConfigReader::integer(const std::string& key, int min, int max) {
@@ -103,7 +104,8 @@ Status ConfigReader::finish() const {
   AERIE_TRY(status_);
   for (const auto& [key, unused] : object_.items()) {
     if (known_.count(key) == 0) {
-      return unsupported("config.json: the key {} is not known and might change the forward; remove it if it does not", printable(where_ + key));
+      return unsupported("config.json: the key {} is not known and might change the forward; remove it if it does not",
+                         printable(where_ + key));
     }
   }
   return {};

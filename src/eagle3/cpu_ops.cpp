@@ -61,9 +61,7 @@ AttentionPlan& CpuOps::attention(int heads, int kv_heads, int head_dim, kernels:
   return attention_->plan;
 }
 
-CpuOps::Tensor CpuOps::rms_norm(Tensor x, const Vector& weight, float eps) {
-  return rms_norm_slices(x, {&weight, 1}, eps);
-}
+CpuOps::Tensor CpuOps::rms_norm(Tensor x, const Vector& weight, float eps) { return rms_norm_slices(x, {&weight, 1}, eps); }
 
 CpuOps::Tensor CpuOps::rms_norm_slices(Tensor x, std::span<const Vector> weights, float eps) {
   const Tensor out = tensor(x.rows, x.cols);

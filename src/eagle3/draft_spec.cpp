@@ -74,11 +74,12 @@ Status DraftSpec::validate() const {
   if (!(rms_eps > 0.0f) || !std::isfinite(rms_eps)) return corrupt("rms_eps is {}, expected a positive number", rms_eps);
   if (draft_vocab > vocab) return corrupt("draft_vocab is {}, larger than the target's vocabulary of {}", draft_vocab, vocab);
   if (!own_embedding && hidden != target_hidden) {
-    return corrupt("own_embedding is false, but the target's table of width {} does not fit the drafter's hidden width {}", target_hidden, hidden);
+    return corrupt("own_embedding is false, but the target's table of width {} does not fit the drafter's hidden width {}", target_hidden,
+                   hidden);
   }
   if (!own_head && (draft_vocab != vocab || hidden != target_hidden)) {
-    return corrupt("own_head is false, but the target's head [{}, {}] does not fit the drafter's [{}, {}]", vocab, target_hidden, draft_vocab,
-                   hidden);
+    return corrupt("own_head is false, but the target's head [{}, {}] does not fit the drafter's [{}, {}]", vocab, target_hidden,
+                   draft_vocab, hidden);
   }
   return check_d2t(*this);
 }

@@ -32,9 +32,9 @@ struct Provenance {
 
 /// See docs/architecture.md for the words. Boundary b is the target's residual stream after b blocks.
 struct DraftSpec {
-  std::vector<int> taps;           // ordered boundaries; their states are concatenated into the feature
-  int target_hidden = 0;           // Ht
-  int hidden = 0;                  // H
+  std::vector<int> taps;  // ordered boundaries; their states are concatenated into the feature
+  int target_hidden = 0;  // Ht
+  int hidden = 0;         // H
   int heads = 0, kv_heads = 0, head_dim = 0;
   int intermediate = 0;
   FeatureNorm feature_norm = FeatureNorm::kNone;
@@ -48,7 +48,7 @@ struct DraftSpec {
   int vocab = 0, draft_vocab = 0;  // V, Vd
   std::vector<int32_t> d2t;        // [Vd] absolute target ids, injective and in [0, V); empty means identity (Vd == V)
 
-  std::string dialect;             // "speculators", ...
+  std::string dialect;  // "speculators", ...
   std::string path;
   std::map<std::string, Provenance> provenance;  // by field name
 

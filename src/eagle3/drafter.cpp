@@ -93,8 +93,10 @@ Expected<Drafter> Drafter::create(const DraftCheckpoint& checkpoint, TargetTable
   const DraftSpec& spec = checkpoint.spec;
   AERIE_TRY(spec.validate().with_context(spec.path));
   AERIE_TRY(check_fits_target(spec, target.hidden, target.vocab, target.blocks).with_context(spec.path));
-  if (spec.head_dim % 8 != 0) return unsupported("{}: head_dim is {}, the attention kernels need a multiple of 8", spec.path, spec.head_dim);
-  if (!spec.own_embedding && !target.embed) return invalid_argument("{}: the drafter uses its target's embedding, but none was given", spec.path);
+  if (spec.head_dim % 8 != 0)
+    return unsupported("{}: head_dim is {}, the attention kernels need a multiple of 8", spec.path, spec.head_dim);
+  if (!spec.own_embedding && !target.embed)
+    return invalid_argument("{}: the drafter uses its target's embedding, but none was given", spec.path);
   if (!spec.own_head && !target.head) return invalid_argument("{}: the drafter uses its target's head, but none was given", spec.path);
 
   Drafter out;
@@ -103,8 +105,9 @@ Expected<Drafter> Drafter::create(const DraftCheckpoint& checkpoint, TargetTable
   out.target_ = std::move(target);
   auto& w = out.weights_;
   w.fc_norm.resize(spec.feature_norm == FeatureNorm::kPerTap ? spec.taps.size() : 0);
-  const std::map<std::string, CpuOps::Matrix*> matrices = {{"fc", &w.fc},     {"q", &w.q},   {"k", &w.k},       {"v", &w.v},            {"o", &w.o},
-                                                           {"gate", &w.gate}, {"up", &w.up}, {"down", &w.down}, {"lm_head", &w.lm_head}};
+  const std::map<std::string, CpuOps::Matrix*> matrices = {{"fc", &w.fc}, {"q", &w.q},       {"k", &w.k},
+                                                           {"v", &w.v},   {"o", &w.o},       {"gate", &w.gate},
+                                                           {"up", &w.up}, {"down", &w.down}, {"lm_head", &w.lm_head}};
   std::map<std::string, CpuOps::Vector*> vectors = {{"input_norm", &w.input_norm},
                                                     {"input_layernorm", &w.input_layernorm},
                                                     {"hidden_norm", &w.hidden_norm},

@@ -31,8 +31,8 @@ enum class DraftPrecision {
 
 /// One row of a step. It consumes `token` with the h that stands at the same index of the step's input.
 struct DraftRow {
-  int32_t token = 0;  // step 0: the token after the feature's position; in [0, V)
-  int position = 0;   // RoPE position, >= 0
+  int32_t token = 0;      // step 0: the token after the feature's position; in [0, V)
+  int position = 0;       // RoPE position, >= 0
   DraftKv* kv = nullptr;  // the row's sequence: the row is appended to it and sees all of it, itself included
 };
 

@@ -62,8 +62,9 @@ Expected<DraftCheckpoint> open_drafter(const std::string& path) {
         return unsupported("{}: this is {} ({}), which is not supported yet; only the speculators dialect is", path, family.name, found);
       }
     }
-    return unsupported("{}: config.json names the architecture {}, which is no drafter that is known; only the speculators dialect is supported",
-                       path, printable(found));
+    return unsupported(
+        "{}: config.json names the architecture {}, which is no drafter that is known; only the speculators dialect is supported", path,
+        printable(found));
   }
   if (has("pytorch_model.bin")) {
     return unsupported("{}: this looks like a drafter of the SafeAILab dialect (pytorch_model.bin), which is not supported yet", path);

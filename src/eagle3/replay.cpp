@@ -105,8 +105,8 @@ Status check(const DraftSpec& spec, const ReplayTrace& trace, const ReplayOption
   if (trace.mask.size() != tokens) return invalid_argument("the trace has {} tokens but a mask of {}", tokens, trace.mask.size());
   const size_t width = static_cast<size_t>(spec.feature_width());
   if (trace.features.size() != tokens * width) {
-    return invalid_argument("the trace has {} feature values for {} tokens, expected {} a token ({} taps of width {})", trace.features.size(),
-                            tokens, width, spec.taps.size(), spec.target_hidden);
+    return invalid_argument("the trace has {} feature values for {} tokens, expected {} a token ({} taps of width {})",
+                            trace.features.size(), tokens, width, spec.taps.size(), spec.target_hidden);
   }
   for (size_t t = 0; t < tokens; ++t) {
     if (trace.tokens[t] < 0 || trace.tokens[t] >= spec.vocab) {
@@ -117,6 +117,34 @@ Status check(const DraftSpec& spec, const ReplayTrace& trace, const ReplayOption
 }
 
 }  // namespace
+
+Expected<std::vector<uint16_t>> select_features(const DraftSpec& spec, const TraceManifest& manifest, const Trace& trace) {
+  if (spec.target_hidden != trace.hidden) {
+    return invalid_argument("the drafter reads states of width {}, the trace holds states of width {}", spec.target_hidden, trace.hidden);
+  }
+  if (trace.slots != manifest.slots()) {
+    return invalid_argument("the trace holds {} states a position, its manifest says {}", trace.slots, manifest.slots());
+  }
+  std::vector<int> slots;
+  for (const int tap : spec.taps) {
+    const auto at = std::find(manifest.taps.begin(), manifest.taps.end(), tap);
+    // The last slot is boundary N, whether or not it is also among the taps.
+    if (at == manifest.taps.end() && tap != manifest.target.blocks) {
+      return invalid_argument("the drafter reads {}, which was not captured (the trace has the boundaries {} and {})", boundary_name(tap),
+                              fmt::join(manifest.taps, ","), manifest.target.blocks);
+    }
+    slots.push_back(static_cast<int>(at - manifest.taps.begin()));
+  }
+  std::vector<uint16_t> out;
+  out.reserve(trace.length() * static_cast<size_t>(spec.feature_width()));
+  for (size_t t = 0; t < trace.length(); ++t) {
+    for (const int slot : slots) {
+      const std::span<const uint16_t> state = trace.state(t, slot);
+      out.insert(out.end(), state.begin(), state.end());
+    }
+  }
+  return out;
+}
 
 std::vector<Answer> find_answers(std::span<const uint8_t> mask) {
   std::vector<Answer> out;

@@ -20,6 +20,7 @@
 
 #include "base/status.h"
 #include "eagle3/drafter.h"
+#include "formats/traces.h"
 
 namespace aerie {
 
@@ -31,6 +32,10 @@ struct ReplayTrace {
   std::span<const uint8_t> mask;       // [T] 1 = the target generated this token
   std::span<const uint16_t> features;  // bf16 [T, k*Ht], the taps of the drafter in their order
 };
+
+/// The drafter's features [T, k*Ht] out of a stored row: each of its taps is looked up among the boundaries that were captured.
+/// kInvalidArgument names a boundary that was not, or both widths.
+Expected<std::vector<uint16_t>> select_features(const DraftSpec& spec, const TraceManifest& manifest, const Trace& trace);
 
 struct ReplayOptions {
   int steps = 3;        // K: drafts per cycle, 0..kMaxReplaySteps
@@ -69,8 +74,8 @@ Expected<TraceReplay> replay_trace(const Drafter& drafter, CpuOps& ops, const Re
 
 /// Acceptance of one step over all starts at which its target token exists.
 struct StepAcceptance {
-  int64_t starts = 0, matched = 0;             // unconditional
-  int64_t reached = 0, matched_reached = 0;    // those whose earlier steps all matched
+  int64_t starts = 0, matched = 0;           // unconditional
+  int64_t reached = 0, matched_reached = 0;  // those whose earlier steps all matched
   double unconditional() const { return starts == 0 ? 0.0 : static_cast<double>(matched) / static_cast<double>(starts); }
   double conditional() const { return reached == 0 ? 0.0 : static_cast<double>(matched_reached) / static_cast<double>(reached); }
 };

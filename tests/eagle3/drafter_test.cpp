@@ -77,9 +77,9 @@ float golden_error(const DraftGolden& golden, const DraftSpec& spec, Isa isa, Dr
     drafter->logits(ops, states[s].head_input.data(), static_cast<int>(n), logits.data());
     std::vector<int32_t> ids(n);
     drafter->argmax(ops, states[s].head_input.data(), static_cast<int>(n), ids.data());
-    out = std::max({out, worst(states[s].head_input, golden.head_input.data() + s * n * width),
-                    worst(states[s].feedback, golden.feedback.data() + s * n * width),
-                    worst(logits, golden.logits.data() + s * n * vocab)});
+    out =
+        std::max({out, worst(states[s].head_input, golden.head_input.data() + s * n * width),
+                  worst(states[s].feedback, golden.feedback.data() + s * n * width), worst(logits, golden.logits.data() + s * n * vocab)});
     if (out < 1e-4f) {
       EXPECT_TRUE(std::equal(ids.begin(), ids.end(), golden.predictions.begin() + static_cast<std::ptrdiff_t>(s * n))) << "step " << s;
     }
@@ -95,7 +95,8 @@ TEST_P(Golden, ThreeStepsAgreeWithNumpyOnEveryIsaAndInBothPrecisions) {
   for (const Isa isa : kernels::available_isas()) {
     for (const DraftPrecision precision : {DraftPrecision::kFloat32, DraftPrecision::kServed}) {
       // The weights are exact in bf16, so that both precisions compute the same numbers.
-      EXPECT_LT(golden_error(golden, golden.checkpoint.spec, isa, precision), 5e-5f) << table(isa).name << ", precision " << static_cast<int>(precision);
+      EXPECT_LT(golden_error(golden, golden.checkpoint.spec, isa, precision), 5e-5f)
+          << table(isa).name << ", precision " << static_cast<int>(precision);
     }
   }
 }
@@ -147,7 +148,8 @@ TEST(Drafter, RowsOfSeveralSequencesInOneCallAreThoseOfTheSequencesAlone) {
   CpuOps ops(kernels::best_kernels(), pool);
   const auto features_of = [&](std::initializer_list<size_t> positions) {
     std::vector<uint16_t> out;
-    for (const size_t p : positions) out.insert(out.end(), golden.features.data() + p * feature, golden.features.data() + (p + 1) * feature);
+    for (const size_t p : positions)
+      out.insert(out.end(), golden.features.data() + p * feature, golden.features.data() + (p + 1) * feature);
     return out;
   };
   DraftStates alone_a, alone_b, together;

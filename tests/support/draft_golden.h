@@ -18,11 +18,11 @@ inline constexpr int kGoldenSteps = 3;
 /// One case: a drafter, its inputs, and what the numpy reference computes in three steps.
 struct DraftGolden {
   DraftCheckpoint checkpoint;
-  std::vector<int32_t> tokens;      // [T]
-  std::vector<uint16_t> features;   // bf16 [T, k*Ht]
-  std::vector<int> rows;            // [R] the rows whose results are known
-  std::vector<float> target_embedding;  // [V, H], empty where the drafter has its own
-  std::vector<float> target_head;       // [V, H], empty where the drafter has its own
+  std::vector<int32_t> tokens;                      // [T]
+  std::vector<uint16_t> features;                   // bf16 [T, k*Ht]
+  std::vector<int> rows;                            // [R] the rows whose results are known
+  std::vector<float> target_embedding;              // [V, H], empty where the drafter has its own
+  std::vector<float> target_head;                   // [V, H], empty where the drafter has its own
   std::vector<float> head_input, feedback, logits;  // [3, R, H], [3, R, H], [3, R, Vd]
   std::vector<int32_t> predictions;                 // [3, R] target ids
 };

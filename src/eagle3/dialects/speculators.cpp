@@ -69,8 +69,8 @@ Status read_rope(ConfigReader& layer, DraftSpec& spec, SpecBuilder& build) {
     return corrupt("config.json: {} is {} but {} says {}: remove the wrong one", layer.name("rope_theta"), *plain,
                    layer.name("rope_parameters.rope_theta"), *nested);
   }
-  build.set("rope_theta", spec.rope_theta, plain ? plain : nested, layer.name(plain ? "rope_theta" : "rope_parameters.rope_theta"), 10000.0f,
-            "the Llama config's default; a drafter never inherits the target's");
+  build.set("rope_theta", spec.rope_theta, plain ? plain : nested, layer.name(plain ? "rope_theta" : "rope_parameters.rope_theta"),
+            10000.0f, "the Llama config's default; a drafter never inherits the target's");
   return {};
 }
 
@@ -100,7 +100,8 @@ Status refuse_unsupported(ConfigReader& layer) {
   const auto window = layer.integer("sliding_window", 0, INT32_MAX);
   if (window && !types) return unsupported("config.json: {} is {}, which is not supported yet", layer.name("sliding_window"), *window);
   const auto partial = layer.number("partial_rotary_factor");
-  if (partial && *partial != 1.0) return unsupported("config.json: {} is {}, which is not supported yet", layer.name("partial_rotary_factor"), *partial);
+  if (partial && *partial != 1.0)
+    return unsupported("config.json: {} is {}, which is not supported yet", layer.name("partial_rotary_factor"), *partial);
   return layer.status();
 }
 
@@ -124,13 +125,13 @@ Status read_layer(const Json& object, DraftSpec& spec, SpecBuilder& build) {
   build.set("head_dim", spec.head_dim, layer.integer("head_dim", 1, kMaxWidth), layer.name("head_dim"), spec.hidden / spec.heads,
             "hidden_size / num_attention_heads", Source::kInferred);
   build.set("rms_eps", spec.rms_eps, layer.number("rms_norm_eps"), layer.name("rms_norm_eps"), 1e-6f, "the Llama config's default");
-  build.set("max_positions", spec.max_positions, layer.integer("max_position_embeddings", 1, INT32_MAX), layer.name("max_position_embeddings"),
-            2048, "the Llama config's default");
+  build.set("max_positions", spec.max_positions, layer.integer("max_position_embeddings", 1, INT32_MAX),
+            layer.name("max_position_embeddings"), 2048, "the Llama config's default");
   AERIE_TRY(read_rope(layer, spec, build));
   // Of the rest of a Llama config nothing reaches a drafter's forward: whether a head is tied is answered by its tensors.
   layer.ignore({"architectures", "attention_dropout", "bos_token_id", "dtype", "eos_token_id", "initializer_range", "is_llama_config",
-                "max_window_layers", "pad_token_id", "pretraining_tp", "tie_word_embeddings", "torch_dtype",
-                "transformers_version", "use_cache", "_attn_implementation_autoset", "_name_or_path"});
+                "max_window_layers", "pad_token_id", "pretraining_tp", "tie_word_embeddings", "torch_dtype", "transformers_version",
+                "use_cache", "_attn_implementation_autoset", "_name_or_path"});
   return layer.finish();
 }
 
@@ -184,10 +185,11 @@ Status read_config(const Json& root, DraftSpec& spec) {
   const auto count = config.integer("num_aux_hidden_states", 0, 1 << 14);
   AERIE_TRY(config.status());
   if (count && static_cast<size_t>(*count) != spec.taps.size()) {
-    return corrupt("config.json: num_aux_hidden_states is {}, but eagle_aux_hidden_state_layer_ids has {} entries", *count, spec.taps.size());
+    return corrupt("config.json: num_aux_hidden_states is {}, but eagle_aux_hidden_state_layer_ids has {} entries", *count,
+                   spec.taps.size());
   }
-  config.ignore({"aerie_training", "auto_map", "dtype", "embed_requires_grad", "has_no_defaults_at_init", "model_type", "speculators_config",
-                 "speculators_version", "torch_dtype", "transformers_version"});
+  config.ignore({"aerie_training", "auto_map", "dtype", "embed_requires_grad", "has_no_defaults_at_init", "model_type",
+                 "speculators_config", "speculators_version", "torch_dtype", "transformers_version"});
   return config.finish();
 }
 
@@ -197,7 +199,8 @@ std::string shape_string(const std::vector<uint64_t>& shape) { return fmt::forma
 Status explain_unknown(const std::string& name, const DraftSpec& spec) {
   const auto contains = [&](const char* part) { return name.find(part) != std::string::npos; };
   const std::string shown = printable(name);
-  if (name == "input_norm.weight") return corrupt("{} is there, but norm_before_fc is not true in config.json: it would never be applied", shown);
+  if (name == "input_norm.weight")
+    return corrupt("{} is there, but norm_before_fc is not true in config.json: it would never be applied", shown);
   if (name.rfind("fc_norm.", 0) == 0) {
     if (spec.feature_norm != FeatureNorm::kPerTap) {
       return corrupt("{} is there, but fc_norm is not true in config.json: it would never be applied", shown);
@@ -206,7 +209,8 @@ Status explain_unknown(const std::string& name, const DraftSpec& spec) {
   }
   if (contains("q_norm") || contains("k_norm")) return unsupported("{}: norms of queries and keys are not supported yet", shown);
   if (name.size() > 5 && name.compare(name.size() - 5, 5, ".bias") == 0) return unsupported("{}: biases are not supported yet", shown);
-  if (name.rfind("midlayer.", 0) == 0) return unsupported("{} is a name of the SpecForge dialect, but config.json is of the speculators one", shown);
+  if (name.rfind("midlayer.", 0) == 0)
+    return unsupported("{} is a name of the SpecForge dialect, but config.json is of the speculators one", shown);
   if (name.rfind("layers.", 0) == 0 && name.rfind("layers.0.", 0) != 0) {
     return unsupported("{}: only drafters of one layer are supported yet", shown);
   }
@@ -239,7 +243,8 @@ Status read_d2t(const TensorView& tensor, DraftSpec& spec) {
     // Compared before the addition, which could overflow.
     if (offset < -static_cast<int64_t>(d) || offset >= spec.vocab - static_cast<int64_t>(d)) {
       if (out_of_range.ok()) {
-        out_of_range = corrupt("d2t[{}] is {}: draft token {} plus this offset is outside the target's vocabulary of {}", d, offset, d, spec.vocab);
+        out_of_range =
+            corrupt("d2t[{}] is {}: draft token {} plus this offset is outside the target's vocabulary of {}", d, offset, d, spec.vocab);
       }
       continue;
     }
@@ -254,7 +259,8 @@ Status read_d2t(const TensorView& tensor, DraftSpec& spec) {
 }
 
 Status check_t2d(const TensorView& tensor, const DraftSpec& spec) {
-  if (tensor.type != DType::kBool && tensor.type != DType::kU8) return corrupt("t2d has the type {}, expected BOOL", dtype_name(tensor.type));
+  if (tensor.type != DType::kBool && tensor.type != DType::kU8)
+    return corrupt("t2d has the type {}, expected BOOL", dtype_name(tensor.type));
   if (tensor.shape != std::vector<uint64_t>{static_cast<uint64_t>(spec.vocab)}) {
     return corrupt("t2d has the shape {}, expected [{}] (vocab_size)", tensor.shape_string(), spec.vocab);
   }
@@ -262,7 +268,8 @@ Status check_t2d(const TensorView& tensor, const DraftSpec& spec) {
   for (size_t t = 0; t < to_draft.size(); ++t) {
     if (tensor.data[t] > 1) return corrupt("t2d[{}] is {}, expected 0 or 1", t, tensor.data[t]);
     if ((tensor.data[t] != 0) != (to_draft[t] >= 0)) {
-      return corrupt("t2d says that target token {} is {}the draft vocabulary, d2t says the opposite", t, tensor.data[t] != 0 ? "in " : "outside ");
+      return corrupt("t2d says that target token {} is {}the draft vocabulary, d2t says the opposite", t,
+                     tensor.data[t] != 0 ? "in " : "outside ");
     }
   }
   return {};
@@ -288,7 +295,8 @@ Status read_tensors(const SafetensorsFile& file, DraftCheckpoint& out) {
     return not_found("lm_head.weight is missing, and the target's head [{}, {}] cannot stand in for one of [{}, {}]", spec.vocab,
                      spec.target_hidden, spec.draft_vocab, spec.hidden);
   }
-  build.note("own_head", Source::kInferred, spec.own_head ? "lm_head.weight is in the checkpoint" : "lm_head.weight is not in the checkpoint");
+  build.note("own_head", Source::kInferred,
+             spec.own_head ? "lm_head.weight is in the checkpoint" : "lm_head.weight is not in the checkpoint");
 
   if (spec.draft_vocab > spec.vocab) {
     return corrupt("config.json: draft_vocab_size is {}, larger than vocab_size, which is {}", spec.draft_vocab, spec.vocab);
@@ -310,8 +318,9 @@ Status read_tensors(const SafetensorsFile& file, DraftCheckpoint& out) {
     bool identity = true;
     for (int d = 0; d < spec.draft_vocab; ++d) identity = identity && spec.to_target(d) == d;
     if (identity) {
-      return corrupt("d2t is all zeros, so that the {} draft tokens would be the first of the target's {}, and there is no t2d to confirm it",
-                     spec.draft_vocab, spec.vocab);
+      return corrupt(
+          "d2t is all zeros, so that the {} draft tokens would be the first of the target's {}, and there is no t2d to confirm it",
+          spec.draft_vocab, spec.vocab);
     }
   }
 

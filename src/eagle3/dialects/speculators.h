@@ -16,11 +16,11 @@ namespace aerie::speculators {
 Expected<DraftCheckpoint> load_checkpoint(const std::string& folder);
 
 struct SaveOptions {
-  DType type = DType::kBF16;                      // or kF32; of every weight
-  std::string verifier;                           // name of the target, for config.json
+  DType type = DType::kBF16;  // or kF32; of every weight
+  std::string verifier;       // name of the target, for config.json
   std::vector<std::string> verifier_architectures;
-  int speculative_tokens = 3;                     // what the config proposes to an engine
-  std::string training_json;                      // a JSON object that is kept as "aerie_training", or empty
+  int speculative_tokens = 3;  // what the config proposes to an engine
+  std::string training_json;   // a JSON object that is kept as "aerie_training", or empty
 };
 
 /// Writes the drafter so that `folder` holds either the whole new checkpoint or what it held before; other files in the folder

@@ -102,7 +102,8 @@ Expected<Contents> make_contents(const DraftSpec& spec, const std::map<std::stri
     uint64_t count = 1;
     for (const uint64_t dim : tensor.shape) count *= dim;
     if (it->second.size() != count) {
-      return invalid_argument("the weight {} has {} values, expected {} for [{}]", tensor.name, it->second.size(), count, fmt::join(tensor.shape, ", "));
+      return invalid_argument("the weight {} has {} values, expected {} for [{}]", tensor.name, it->second.size(), count,
+                              fmt::join(tensor.shape, ", "));
     }
     for (const float value : it->second) {
       if (!std::isfinite(value)) return invalid_argument("the weight {} holds {}: such a drafter is not written", tensor.name, value);
@@ -126,7 +127,7 @@ Expected<Contents> make_contents(const DraftSpec& spec, const std::map<std::stri
       known[static_cast<size_t>(spec.d2t[d])] = 1;
     }
     out.add("d2t", DType::kI64, {offsets.size()}, to_bytes(offsets));
-    out.add("t2d", DType::kBool, {known.size()}, std::move(known));
+    out.add("t2d", DType::kBool, {static_cast<uint64_t>(spec.vocab)}, std::move(known));
   }
   return out;
 }
