@@ -74,7 +74,9 @@ struct Writer {
   Text out;
 
   void line(int level) {
-    if (indent >= 0) out.append("\n" + std::string(static_cast<size_t>(indent) * static_cast<size_t>(level), ' '), Text::kInput);
+    if (indent < 0) return;
+    out.append("\n", Text::kInput);
+    out.append(std::string(static_cast<size_t>(indent) * static_cast<size_t>(level), ' '), Text::kInput);
   }
 
   Status write(const Value& value, int level) {

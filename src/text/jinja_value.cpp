@@ -130,14 +130,14 @@ std::string float_repr(double number) {
   std::string out = negative ? "-" : "";
   if (exponent < -4 || exponent >= 16) {
     out += digits[0];
-    if (digits.size() > 1) out += "." + digits.substr(1);
+    if (digits.size() > 1) out.append(".").append(digits, 1);
     return out + fmt::format("e{}{:02}", exponent < 0 ? '-' : '+', std::abs(exponent));
   }
-  if (exponent < 0) return out + "0." + std::string(static_cast<size_t>(-exponent - 1), '0') + digits;
+  if (exponent < 0) return out.append("0.").append(static_cast<size_t>(-exponent - 1), '0').append(digits);
   const auto whole = static_cast<size_t>(exponent) + 1;
   if (digits.size() < whole) digits.append(whole - digits.size(), '0');
-  out += digits.substr(0, whole) + ".";
-  return out + (digits.size() > whole ? digits.substr(whole) : "0");
+  out.append(digits, 0, whole).append(".");
+  return digits.size() > whole ? out.append(digits, whole) : out.append("0");
 }
 
 namespace {
