@@ -73,7 +73,11 @@ struct Simd {
   static F exponent(F n) {
     return _mm512_castsi512_ps(_mm512_slli_epi32(_mm512_add_epi32(round_to_int(n), _mm512_set1_epi32(127)), 23));
   }
+  static I set1_int(int v) { return _mm512_set1_epi32(v); }
   static I add_int(I a, I b) { return _mm512_add_epi32(a, b); }
+  static I sub_int(I a, I b) { return _mm512_sub_epi32(a, b); }
+  static I shift_left_7(I v) { return _mm512_slli_epi32(v, 7); }
+  static I shift_right_7(I v) { return _mm512_srai_epi32(v, 7); }
   /// The bit patterns of |v|, and their maximum: as integers they order like the values, with infinity and NaN on top.
   static I abs_bits(F v) { return _mm512_and_si512(_mm512_castps_si512(v), _mm512_set1_epi32(0x7fffffff)); }
   static I max_int(I a, I b) { return _mm512_max_epi32(a, b); }

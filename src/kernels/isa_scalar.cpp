@@ -20,7 +20,7 @@ void quantize_rows(const float* x, size_t x_stride, int n, int k, const Quantize
     for (int b = 0; b < blocks; ++b) {
       const float* source = x + r * x_stride + b * kBlock;
       const size_t index = static_cast<size_t>(r) * blocks + b;
-      int8_t* q = out.q + index * kBlock;
+      int8_t* q = out.q + index * 2 * kBlock;
       float largest = 0.0f;
       bool finite = true;
       for (int c = 0; c < kBlock; ++c) {
@@ -28,13 +28,16 @@ void quantize_rows(const float* x, size_t x_stride, int n, int k, const Quantize
         largest = std::max(largest, std::fabs(source[c]));
       }
       // A block that holds a NaN or an infinity makes its row NaN, and nothing else.
-      const float scale = finite ? largest / 127.0f : std::numeric_limits<float>::quiet_NaN();
+      const float scale = finite ? largest / static_cast<float>(kActivationMax) : std::numeric_limits<float>::quiet_NaN();
       int sum = 0;
       for (int c = 0; c < kBlock; ++c) {
         // Below the smallest normal scale the quotient is meaningless: such a block counts as zero.
         const bool usable = scale >= std::numeric_limits<float>::min();
-        q[c] = usable ? static_cast<int8_t>(std::nearbyint(source[c] / scale)) : int8_t{0};
-        sum += q[c];
+        const int value = usable ? static_cast<int>(std::nearbyint(source[c] / scale)) : 0;
+        const int high = (value + 64) >> 7;
+        q[c] = static_cast<int8_t>(high);
+        q[kBlock + c] = static_cast<int8_t>(value - 128 * high);
+        sum += value;
       }
       out.scale[index] = scale;
       out.offset[index] = scale * static_cast<float>(sum);
@@ -53,7 +56,7 @@ void matmul_quantized(const PackedMatrix& w, const QuantizedRows& x, int n, int 
       float acc = 0.0f;
       for (int b = 0; b < blocks; ++b) {
         const size_t index = static_cast<size_t>(r) * blocks + b;
-        const int8_t* a = x.q + index * kBlock;
+        const int8_t* a = x.q + index * 2 * kBlock;
         const uint8_t* quants = tile + static_cast<size_t>(b) * (q4 ? 320 : 512);
         const uint8_t* scales = q4 ? quants + 256 : tile + static_cast<size_t>(blocks) * 512 + static_cast<size_t>(b) * 32;
         const auto half_at = [&](const uint8_t* p) {
@@ -64,7 +67,7 @@ void matmul_quantized(const PackedMatrix& w, const QuantizedRows& x, int n, int 
         int sum = q4 ? 0 : x.sum128[index];
         for (int c = 0; c < kBlock; ++c) {
           const int weight = q4 ? quants[64 * (c / 8) + 4 * lane + c % 4] >> (c / 4 % 2 * 4) & 0xf : quants[64 * (c / 4) + 4 * lane + c % 4];
-          sum += weight * a[c];
+          sum += weight * (128 * a[c] + a[kBlock + c]);
         }
         acc = std::fma(static_cast<float>(sum) * x.scale[index], half_at(scales), acc);
         if (q4) acc = std::fma(half_at(scales + 32), x.offset[index], acc);

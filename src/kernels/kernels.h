@@ -30,6 +30,7 @@ enum class TileFormat { kQ4, kQ8, kBf16, kF32 };
 
 inline constexpr int kTileRows = 16;
 inline constexpr int kBlock = 32;          // columns that share one scale
+inline constexpr int kActivationMax = 127 * 128;  // of a quantised activation (see QuantizedRows)
 inline constexpr int kKvBlock = 16;        // positions in one block of a KV cache
 inline constexpr int kAttentionChunk = 128;  // positions that one attention task reads; fixed, so that splits depend on length alone
 
@@ -70,13 +71,16 @@ void pack_row_f32(PackedMatrix& matrix, int row, const float* source);
 /// One row of the matrix as float32 (the exact stored weight).
 void unpack_row(const PackedMatrix& matrix, int row, float* out);
 
-/// Activations rounded to signed 8 bits with one scale per 32 columns: scale = max|x| / 127, q = round to nearest even(x / scale).
-/// The caller owns the memory (64-byte aligned): q [n][k], scale, offset [n][k/32], sum128 [n][k/32].
+/// Activations rounded to signed 15 bits with one scale per 32 columns: scale = max|x| / 16256, v = round to nearest even(x / scale).
+/// Each v is kept as two signed bytes, v = 128 * high + low with low in [-64, 63], since the dot-product instructions take bytes.
+/// Eight bits alone flip the best token of SmolLM2-135M at 2 % of the positions of its own answers (docs/performance.md); the low
+/// bytes cost a second dot product, but no memory traffic, so that a single row stays as fast as memory allows.
+/// The caller owns the memory (64-byte aligned): q [n][k/32][high, low][32], scale, offset [n][k/32], sum128 [n][k/32].
 struct QuantizedRows {
   int8_t* q = nullptr;
   float* scale = nullptr;
-  float* offset = nullptr;    // scale * sum(q): what a weight block's minimum multiplies
-  int32_t* sum128 = nullptr;  // -128 * sum(q): the initial accumulator of a kQ8 block
+  float* offset = nullptr;    // scale * sum(v): what a weight block's minimum multiplies
+  int32_t* sum128 = nullptr;  // -128 * sum(v): the initial accumulator of a kQ8 block
 };
 
 /// The key or value of a token for one kv head is rounded to f16 where it is stored (f32 for the float32 reference).

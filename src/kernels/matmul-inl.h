@@ -31,7 +31,7 @@ struct Q4Format {
     scale = Simd::load_half(p + 256 + s.half * Simd::kLanes * 2);
     minimum = Simd::load_half(p + 288 + s.half * Simd::kLanes * 2);
   }
-  static Simd::I dot(const Simd::QuantBlock& w, const int8_t* a, const int32_t*) { return Simd::dot_q4(w, a); }
+  static Simd::I dot(const Simd::QuantBlock& w, const int8_t* a, int /*start*/) { return Simd::dot_q4(w, a); }
 };
 
 struct Q8Format {
@@ -40,7 +40,7 @@ struct Q8Format {
     Simd::load_q8(s.tile + static_cast<size_t>(block) * 512 + s.half * Simd::kLanes * 4, w);
     scale = Simd::load_half(s.tile + static_cast<size_t>(blocks) * 512 + static_cast<size_t>(block) * 32 + s.half * Simd::kLanes * 2);
   }
-  static Simd::I dot(const Simd::QuantBlock& w, const int8_t* a, const int32_t* sum128) { return Simd::dot_q8(w, a, *sum128); }
+  static Simd::I dot(const Simd::QuantBlock& w, const int8_t* a, int start) { return Simd::dot_q8(w, a, start); }
 };
 
 template <class Format, int N, int T>
@@ -50,7 +50,7 @@ template <class Format, int N, int T>
 #pragma GCC unroll 4
   for (int t = 0; t < T; ++t) strips[t] = strip_of(w, strip + t);
   const size_t first = static_cast<size_t>(row) * blocks;
-  const int8_t* q = x.q + first * kBlock;
+  const int8_t* q = x.q + first * 2 * kBlock;
   const float* scales = x.scale + first;
   const float* offsets = x.offset + first;
   const int32_t* sums = x.sum128 + first;
@@ -69,7 +69,9 @@ template <class Format, int N, int T>
 #pragma GCC unroll 8
       for (int i = 0; i < N; ++i) {
         const size_t at = static_cast<size_t>(i) * blocks + b;
-        const Simd::I sum = Format::dot(block, q + at * kBlock, sums + at);
+        const int8_t* a = q + at * 2 * kBlock;
+        const Simd::I high = Format::dot(block, a, 0), low = Format::dot(block, a + kBlock, sums[at]);
+        const Simd::I sum = Simd::add_int(Simd::shift_left_7(high), low);
         acc[t][i] = Simd::fma(Simd::mul(Simd::to_float(sum), Simd::set1(scales[at])), scale, acc[t][i]);
         if constexpr (Format::kHasMinimum) acc[t][i] = Simd::fma(minimum, Simd::set1(offsets[at]), acc[t][i]);
       }
@@ -161,7 +163,7 @@ template <class Format>
 void matmul_quantized_as(const PackedMatrix& w, const QuantizedRows& x, int n, int tile_begin, int tile_end, float* y, size_t y_stride) {
   constexpr int kGroup = 128;
   // With few rows one strip's chain of dependent additions is longer than the wait for memory; two strips hide each other's.
-  for_each_strip(n, kGroup, kMaxRows, n <= 3 ? 2 : 1, tile_begin, tile_end, [&](int strip, int strips, int rows, int row) {
+  for_each_strip(n, kGroup, kMaxRows, 1, tile_begin, tile_end, [&](int strip, int strips, int rows, int row) {
     switch (rows * 10 + strips) {
       case 12: return quantized_piece<Format, 1, 2>(w, strip, x, row, y, y_stride);
       case 22: return quantized_piece<Format, 2, 2>(w, strip, x, row, y, y_stride);

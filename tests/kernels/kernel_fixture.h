@@ -35,7 +35,7 @@ class QuantizedBuffer {
  public:
   QuantizedBuffer(int n, int k) : n_(n), k_(k) {
     const size_t blocks = static_cast<size_t>(n) * (k / kBlock);
-    q_.reset(static_cast<int8_t*>(std::aligned_alloc(64, (static_cast<size_t>(n) * k + 63) / 64 * 64)));
+    q_.reset(static_cast<int8_t*>(std::aligned_alloc(64, static_cast<size_t>(n) * 2 * k)));
     scale_.resize(blocks);
     offset_.resize(blocks);
     sum_.resize(blocks);
@@ -45,9 +45,15 @@ class QuantizedBuffer {
   /// The same rows, from row `first` on.
   QuantizedRows from(int first) const {
     const size_t blocks = static_cast<size_t>(first) * (k_ / kBlock);
-    return {rows_.q + blocks * kBlock, rows_.scale + blocks, rows_.offset + blocks, rows_.sum128 + blocks};
+    return {rows_.q + blocks * 2 * kBlock, rows_.scale + blocks, rows_.offset + blocks, rows_.sum128 + blocks};
   }
   int n() const { return n_; }
+  /// Column `c` of row r as the integer that its two bytes stand for.
+  int value(int r, int c) const {
+    const int8_t* block = rows_.q + (static_cast<size_t>(r) * (k_ / kBlock) + c / kBlock) * 2 * kBlock;
+    return 128 * block[c % kBlock] + block[kBlock + c % kBlock];
+  }
+  float scale(int r, int c) const { return rows_.scale[static_cast<size_t>(r) * (k_ / kBlock) + c / kBlock]; }
 
  private:
   struct Free {
