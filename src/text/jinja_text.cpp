@@ -21,12 +21,15 @@ std::string map_bytes(std::string bytes, Case to) {
     }
     return bytes;
   }
+  if (to == Case::kUpper) {
+    for (size_t at = 0; (at = bytes.find("ß", at)) != std::string::npos;) bytes.replace(at, 2, "SS");
+  }
   // PCRE2 carries Unicode's case tables: its substitution maps a whole match.
   static const pcre2_code* const pattern = [] {
     int error = 0;
     PCRE2_SIZE offset = 0;
-    return pcre2_compile(reinterpret_cast<PCRE2_SPTR>("(?s)ß|[^ß]+"), PCRE2_ZERO_TERMINATED, PCRE2_UTF | PCRE2_UCP, &error, &offset,
-                         nullptr);
+    const auto source = reinterpret_cast<PCRE2_SPTR>("(?s).+");
+    return pcre2_compile(source, PCRE2_ZERO_TERMINATED, PCRE2_UTF | PCRE2_UCP, &error, &offset, nullptr);
   }();
   const char* replacement = to == Case::kUpper ? "\\U$0" : "\\L$0";
   std::string out(3 * bytes.size() + 1, '\0');
@@ -37,9 +40,6 @@ std::string map_bytes(std::string bytes, Case to) {
                                     reinterpret_cast<PCRE2_UCHAR*>(out.data()), &length);
   if (done < 0) return bytes;
   out.resize(length);
-  if (to == Case::kUpper) {
-    for (size_t at = 0; (at = out.find("ß", at)) != std::string::npos;) out.replace(at, 2, "SS");
-  }
   return out;
 }
 
@@ -53,6 +53,11 @@ void for_each_stretch(const Text& text, Use&& use) {
     use(begin, end);
     begin = end;
   }
+}
+
+/// The form of one character at the start of a title.
+Text capital(const Text& character) {
+  return character.bytes() == "ß" ? Text("Ss", character.marks()[0]) : map_case(character, Case::kUpper);
 }
 
 bool is_space_at(const std::string& bytes, size_t at) { return is_python_space(utf8_next(std::string_view(bytes).substr(at)).code); }
@@ -69,7 +74,7 @@ Text map_case(const Text& text, Case to) {
 Text capitalize(const Text& text) {
   if (text.empty()) return text;
   const size_t first = utf8_next(text.bytes()).length;
-  Text out = map_case(text.substr(0, first), Case::kUpper);
+  Text out = capital(text.substr(0, first));
   out.append(map_case(text.substr(first), Case::kLower));
   return out;
 }
@@ -80,7 +85,7 @@ Text title_words(const Text& text) {
   for (size_t at = 0; at < text.size();) {
     const size_t length = utf8_next(std::string_view(text.bytes()).substr(at)).length;
     const Text character = text.substr(at, length);
-    const Text upper = map_case(character, Case::kUpper);
+    const Text upper = capital(character);
     const Text lower = map_case(character, Case::kLower);
     out.append(inside ? lower : upper);
     inside = upper.bytes() != lower.bytes();  // a letter with case
@@ -150,15 +155,15 @@ std::vector<Text> split(const Text& text, const std::string* separator, int64_t 
   }
   size_t begin = 0;
   size_t end = bytes.size();
-  if (separator == nullptr) {  // white space at the ends separates nothing
-    if (!cuts.empty() && cuts.front().first == 0) {
+  if (separator == nullptr) {
+    // White space at the ends separates nothing; but where a limit stops the search before it, it stays.
+    const bool keeps_front = limit >= 0 && from_right;
+    const bool keeps_back = limit >= 0 && !from_right;
+    if (!keeps_front && !cuts.empty() && cuts.front().first == 0) {
       begin = cuts.front().second;
       cuts.erase(cuts.begin());
     }
-    if (!cuts.empty() && cuts.back().second == end && limit < 0) {
-      end = cuts.back().first;
-      cuts.pop_back();
-    } else if (limit >= 0 && from_right && !cuts.empty() && cuts.back().second == end) {
+    if (!keeps_back && !cuts.empty() && cuts.back().second == end) {
       end = cuts.back().first;
       cuts.pop_back();
     }
@@ -173,7 +178,7 @@ std::vector<Text> split(const Text& text, const std::string* separator, int64_t 
   }
   std::vector<Text> parts;
   for (const auto& [cut_begin, cut_end] : cuts) {
-    parts.push_back(text.substr(begin, cut_begin - begin));
+    if (separator != nullptr || cut_begin > begin) parts.push_back(text.substr(begin, cut_begin - begin));
     begin = cut_end;
   }
   if (separator != nullptr || begin < end) parts.push_back(text.substr(begin, end - begin));

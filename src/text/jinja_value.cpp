@@ -168,7 +168,10 @@ Text string_repr(const Text& text) {
   return out;
 }
 
-Text repr(const Value& value) { return value.as_text() != nullptr ? string_repr(*value.as_text()) : to_text(value); }
+Text repr(const Value& value) {
+  if (value.is_undefined()) return Text("Undefined");
+  return value.as_text() != nullptr ? string_repr(*value.as_text()) : to_text(value);
+}
 
 }  // namespace
 
