@@ -5,6 +5,7 @@
 #include <memory>
 #include <optional>
 #include <span>
+#include <type_traits>
 #include <vector>
 
 #include "base/thread_pool.h"
@@ -58,7 +59,14 @@ class CpuOps {
   const kernels::Kernels& kernels() const { return *kernels_; }
   ThreadPool& pool() { return *pool_; }
   void reset() { arena_.reset(); }
-  float* scratch(size_t count) { return arena_.floats(count); }
+  /// `count` zeroed values in the arena.
+  template <class T>
+  std::span<T> scratch(size_t count) {
+    static_assert(std::is_trivially_destructible_v<T> && alignof(T) <= 64);
+    T* memory = reinterpret_cast<T*>(arena_.floats((count * sizeof(T) + sizeof(float) - 1) / sizeof(float)));
+    std::uninitialized_value_construct_n(memory, count);
+    return {memory, count};
+  }
   Tensor tensor(int rows, int cols);
   /// The attention of these dimensions, with the scratch memory of earlier calls.
   AttentionPlan& attention(int heads, int kv_heads, int head_dim, kernels::KvType type);

@@ -17,19 +17,18 @@ class KvAttend {
   CpuTensor operator()(CpuTensor q, CpuTensor k, CpuTensor v) const {
     const CpuTensor out = ops_.tensor(q.rows, q.cols);
     const float scale = 1.0f / std::sqrt(static_cast<float>(spec_.head_dim));
-    std::vector<AttentionRow> visibility;
+    const std::span<AttentionRow> visibility = ops_.scratch<AttentionRow>(rows_.size());
+    int group = 0;
     for (int r = 0; r < q.rows; ++r) {
-      const DraftRow& row = rows_[static_cast<size_t>(r)];
-      row.kv->append(k.row(r), v.row(r));
-      const bool same = r > 0 && rows_[static_cast<size_t>(r) - 1].kv == row.kv;
-      visibility.push_back({r == 0 ? 0 : visibility.back().group + (same ? 0 : 1), row.kv->length()});
+      const size_t at = static_cast<size_t>(r);
+      if (r > 0 && rows_[at - 1].kv != rows_[at].kv) ++group;
+      rows_[at].kv->append(k.row(r), v.row(r));
+      visibility[at] = {group, rows_[at].kv->length()};
       for (int c = 0; c < q.cols; ++c) q.row(r)[c] *= scale;
     }
     // Only now: an append may move a cache's table of blocks.
-    std::vector<const void* const*> blocks;
-    for (size_t r = 0; r < rows_.size(); ++r) {
-      if (static_cast<size_t>(visibility[r].group) == blocks.size()) blocks.push_back(rows_[r].kv->blocks());
-    }
+    const auto blocks = ops_.scratch<const void* const*>(static_cast<size_t>(group) + 1);
+    for (size_t r = 0; r < rows_.size(); ++r) blocks[static_cast<size_t>(visibility[r].group)] = rows_[r].kv->blocks();
     AttentionPlan& plan = ops_.attention(spec_.heads, spec_.kv_heads, spec_.head_dim, rows_[0].kv->type());
     plan.plan(visibility.data(), q.rows);
     plan.run(ops_.pool(), ops_.kernels(), q.data, q.stride, blocks.data(), out.data, out.stride);
@@ -163,10 +162,9 @@ CpuTensor Drafter::embed(CpuOps& ops, std::span<const DraftRow> rows) const {
 }
 
 void Drafter::run(CpuOps& ops, std::span<const DraftRow> rows, CpuTensor h, DraftStates& out) const {
-  std::vector<int> positions(rows.size());
+  const std::span<int> positions = ops.scratch<int>(rows.size());
   std::transform(rows.begin(), rows.end(), positions.begin(), [](const DraftRow& row) { return row.position; });
-  const DraftStep<CpuOps> step =
-      draft_step<CpuOps>(ops, spec_, weights_, embed(ops, rows), h, CpuOps::Positions(positions), KvAttend(ops, spec_, rows));
+  const DraftStep<CpuOps> step = draft_step<CpuOps>(ops, spec_, weights_, embed(ops, rows), h, positions, KvAttend(ops, spec_, rows));
   const size_t width = static_cast<size_t>(spec_.hidden);
   out.head_input.resize(rows.size() * width);
   out.feedback.resize(rows.size() * width);
@@ -197,7 +195,7 @@ void Drafter::step(CpuOps& ops, std::span<const DraftRow> rows, const float* h, 
 CpuTensor Drafter::head(CpuOps& ops, const float* head_input, int n) const {
   if (!spec_.own_head) {
     const auto width = static_cast<size_t>(spec_.draft_vocab);
-    const CpuTensor out{ops.scratch(static_cast<size_t>(n) * width), n, spec_.draft_vocab, width};
+    const CpuTensor out{ops.scratch<float>(static_cast<size_t>(n) * width).data(), n, spec_.draft_vocab, width};
     target_.head(head_input, n, out.data);
     return out;
   }
