@@ -1,0 +1,102 @@
+// aerie bench: speeds of this machine with these models, medians of alternating runs.
+#include <cstdio>
+
+#include "command.h"
+#include "engine/bench.h"
+#include "engine/prompts.h"
+
+namespace aerie::cli {
+namespace {
+
+struct BenchFlags {
+  ModelFlags model;
+  BenchOptions bench;
+  std::string prompts;
+  int limit = 8;
+  bool json = false;
+};
+
+// One of each kind of text that drafters find easy or hard.
+constexpr const char* kDefaultPrompts[] = {
+    "Write a short story about a lighthouse keeper who finds a message in a bottle.",
+    "A farmer has 12 rows of apple trees with 15 trees in each row. Each tree gives 40 apples. How many apples does he harvest? Explain step by step.",
+    "Write a Python function that returns the n-th Fibonacci number, and explain how it works.",
+    "Explain the difference between a virus and a bacterium to a ten year old child.",
+};
+
+Status run_bench_command(BenchFlags& flags) {
+  AERIE_ASSIGN(const auto runtime, flags.model.load());
+  std::vector<std::vector<ChatMessage>> conversations;
+  if (flags.prompts.empty()) {
+    for (const char* text : kDefaultPrompts) conversations.push_back({{"user", text}});
+  } else {
+    AERIE_ASSIGN(const std::vector<Prompt> prompts, read_prompts(flags.prompts));
+    for (size_t i = 0; i < prompts.size() && i < static_cast<size_t>(flags.limit); ++i) conversations.push_back({prompts[i].messages.front()});
+  }
+  if (runtime->chat_template() == nullptr) return unsupported("{}: has no chat template", runtime->file().path());
+  for (const auto& messages : conversations) {
+    AERIE_ASSIGN(const RenderedPrompt rendered, runtime->chat_template()->render(messages, true));
+    AERIE_ASSIGN(std::vector<int32_t> tokens, runtime->tokenizer().encode(rendered));
+    flags.bench.prompts.push_back(std::move(tokens));
+  }
+  AERIE_ASSIGN(const BenchReport r, run_bench(*runtime, flags.bench));
+  const bool drafter = runtime->drafter() != nullptr;
+
+  nlohmann::json cost = nlohmann::json::object();
+  for (const auto& [rows, ratio] : r.verify_cost) cost[std::to_string(rows)] = ratio;
+  nlohmann::json json = {{"isa", runtime->target().kernels().name},
+                         {"threads", runtime->pool().size()},
+                         {"load_seconds", runtime->load_seconds()},
+                         {"read_ceiling_gb_s", r.read_ceiling_gb_s},
+                         {"plain_tokens_per_second", r.plain_tokens_per_second},
+                         {"plain_gb_s", r.plain_gb_s},
+                         {"prefill_tokens_per_second", r.prefill_tokens_per_second},
+                         {"verify_depth", flags.bench.depth},
+                         {"verify_cost", cost},
+                         {"peak_rss_bytes", peak_rss_bytes()}};
+  if (drafter) {
+    json.update({{"k", flags.bench.draft_tokens},
+                 {"draft_step_cost", r.draft_step_cost},
+                 {"speculative_tokens_per_second", r.speculative_tokens_per_second},
+                 {"speedup", r.speedup},
+                 {"acceptance_length", r.acceptance_length},
+                 {"identical_output", r.identical_output}});
+  }
+  if (flags.json) {
+    print_json(json);
+  } else {
+    std::printf("%s kernels, %d threads; medians of %d runs\n", runtime->target().kernels().name, runtime->pool().size(), flags.bench.repetitions);
+    std::printf("read ceiling        %8.1f GB/s\n", r.read_ceiling_gb_s);
+    std::printf("decode, plain       %8.1f tokens/s (%.1f GB/s of weights)\n", r.plain_tokens_per_second, r.plain_gb_s);
+    std::printf("prefill, 512 tokens %8.1f tokens/s\n", r.prefill_tokens_per_second);
+    std::printf("verifying n rows at depth %d, relative to one row (%.2f ms):", flags.bench.depth, 1e3 * r.step_seconds);
+    for (const auto& [rows, ratio] : r.verify_cost) std::printf("  %d: %.2f", rows, ratio);
+    std::printf("\n");
+    if (drafter) {
+      std::printf("draft step          %8.3f of a target row\n", r.draft_step_cost);
+      std::printf("decode, k = %-2d      %8.1f tokens/s, %.2fx, acceptance length %.2f (tokens per verify, the target's own included)\n",
+                  flags.bench.draft_tokens, r.speculative_tokens_per_second, r.speedup, r.acceptance_length);
+      std::printf("identical output: %s\n", r.identical_output ? "yes" : "no");
+    }
+  }
+  if (drafter && !r.identical_output) return internal_error("the output with the drafter differs from the output without");
+  return {};
+}
+
+}  // namespace
+
+void add_bench(CLI::App& app, Work& work) {
+  auto* command = app.add_subcommand("bench", "measure this machine with these models");
+  auto flags = std::make_shared<BenchFlags>();
+  flags->model.add_to(*command, true);
+  command->add_option("--prompts", flags->prompts, "file of prompts (default: four built-in ones)");
+  command->add_option("--limit", flags->limit, "prompts of that file")->check(CLI::PositiveNumber)->capture_default_str();
+  command->add_option("-n,--max-tokens", flags->bench.tokens, "tokens per run")->check(CLI::Range(2, 4096))->capture_default_str();
+  command->add_option("-k,--draft-tokens", flags->bench.draft_tokens, "drafts per cycle")->check(CLI::Range(1, kMaxDraftTokens))->capture_default_str();
+  command->add_option("--repetitions", flags->bench.repetitions, "alternating runs")->check(CLI::Range(1, 100))->capture_default_str();
+  command->add_option("--depth", flags->bench.depth, "context at which verification is timed")->check(CLI::Range(1, 100000))->capture_default_str();
+  command->add_flag("--json", flags->json, "print one JSON object");
+  command->callback([flags, &work] { work = [flags] { return run_bench_command(*flags); }; });
+}
+
+}  // namespace aerie::cli

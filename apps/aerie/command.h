@@ -1,0 +1,63 @@
+// What the subcommands share: flags of models, exit codes, prompts, and the JSON of a generation.
+#pragma once
+
+#include <CLI/CLI.hpp>
+#include <memory>
+#include <nlohmann/json.hpp>
+#include <string>
+#include <vector>
+
+#include "base/status.h"
+#include "base/log.h"
+#include "engine/generate.h"
+#include "engine/runtime.h"
+
+namespace aerie::cli {
+
+// Exit codes of every program of the project.
+inline constexpr int kDone = 0, kFailed = 1, kBadUsage = 2;
+
+/// A subcommand's work; CLI11 calls it after parsing, main() turns the status into an exit code.
+using Work = std::function<Status()>;
+
+/// Flags -m, -d, --threads, --isa, --float32.
+struct ModelFlags {
+  RuntimeOptions options;
+  bool float32 = false;
+  void add_to(CLI::App& app, bool with_drafter);
+  Expected<std::unique_ptr<Runtime>> load();
+};
+
+/// Flags -p, --messages, --raw and what they make of a prompt.
+struct PromptFlags {
+  std::string prompt, messages_file;
+  bool raw = false;
+  void add_to(CLI::App& app);
+  Expected<std::vector<int32_t>> tokens(const Runtime& runtime) const;
+};
+
+/// The default of -k where a drafter is given.
+inline constexpr int kDefaultDraftTokens = 3;
+
+/// A flag that Ctrl-C and SIGTERM set; installed by the first call.
+const std::atomic<bool>& interrupted();
+
+nlohmann::json to_json(const GenerateResult& result, const std::string& text, size_t prompt_tokens);
+/// Peak resident memory of this process.
+uint64_t peak_rss_bytes();
+/// Prints one JSON object on stdout.
+void print_json(const nlohmann::json& json);
+/// One line on stderr: speed, tokens, acceptance.
+std::string summary(const GenerateResult& result, size_t prompt_tokens);
+
+/// Each adds its subcommand to `app` and, when it was chosen, sets `work`.
+void add_run(CLI::App& app, Work& work);
+void add_chat(CLI::App& app, Work& work);
+void add_capture(CLI::App& app, Work& work);
+void add_train(CLI::App& app, Work& work);
+void add_eval(CLI::App& app, Work& work);
+void add_bench(CLI::App& app, Work& work);
+void add_inspect(CLI::App& app, Work& work);
+void add_tokenize(CLI::App& app, Work& work);
+
+}  // namespace aerie::cli

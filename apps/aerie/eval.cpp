@@ -1,0 +1,79 @@
+// aerie eval: what a drafter accepts on captured states, without any engine.
+#include <cstdio>
+
+#include "command.h"
+#include "eagle3/replay.h"
+#include "formats/traces.h"
+
+namespace aerie::cli {
+namespace {
+
+struct EvalFlags {
+  ModelFlags model;
+  std::vector<std::string> traces;
+  int k = 6;
+  int limit = 0;
+  bool json = false;
+};
+
+Status run_eval(EvalFlags& flags) {
+  if (flags.model.options.drafter.empty()) return invalid_argument("a drafter is needed: -d FOLDER");
+  AERIE_ASSIGN(const auto runtime, flags.model.load());
+  ReplaySummary summary;
+  int conversations = 0;
+  for (const std::string& folder : flags.traces) {
+    AERIE_ASSIGN(const TraceReader reader, TraceReader::open(folder));
+    const TraceManifest& manifest = reader.manifest();
+    AERIE_TRY(check_fits_target(runtime->drafter()->spec(), manifest.target.hidden, manifest.target.vocab, manifest.target.blocks).with_context(folder));
+    for (const int row : reader.rows()) {
+      if (flags.limit > 0 && conversations >= flags.limit) break;
+      AERIE_ASSIGN(const Trace trace, reader.read(row));
+      AERIE_ASSIGN(const std::vector<uint16_t> features, select_features(runtime->drafter()->spec(), manifest, trace));
+      AERIE_ASSIGN(const TraceReplay replay,
+                   replay_trace(*runtime->drafter(), runtime->draft_ops(), {trace.tokens, trace.mask, features}, {.steps = flags.k}));
+      summary.add(replay, flags.k);
+      ++conversations;
+    }
+  }
+  if (summary.cycles == 0) return corrupt("the traces have no answer of two tokens or more, so there is nothing to draft");
+
+  nlohmann::json steps = nlohmann::json::array();
+  for (const StepAcceptance& step : summary.steps) {
+    steps.push_back({{"unconditional", step.unconditional()}, {"conditional", step.conditional()}, {"starts", step.starts}, {"reached", step.reached}});
+  }
+  if (flags.json) {
+    print_json({{"walk_acceptance_length", summary.acceptance_length()},
+                {"k", flags.k},
+                {"steps", steps},
+                {"coverage", summary.coverage()},
+                {"conversations", conversations},
+                {"answer_tokens", summary.answer_tokens},
+                {"cycles", summary.cycles},
+                {"accepted", summary.accepted}});
+    return {};
+  }
+  std::printf("%d conversations, %lld answer tokens, %.2f %% of them inside the draft vocabulary\n", conversations,
+              static_cast<long long>(summary.answer_tokens), 100 * summary.coverage());
+  std::printf("step  unconditional  conditional (all earlier steps matched)\n");
+  for (size_t s = 0; s < summary.steps.size(); ++s) {
+    std::printf("%4zu  %12.2f %%  %10.2f %%\n", s, 100 * summary.steps[s].unconditional(), 100 * summary.steps[s].conditional());
+  }
+  std::printf("walk at k = %d: acceptance length %.4f (tokens per verify, the target's own included), %lld cycles\n", flags.k,
+              summary.acceptance_length(), static_cast<long long>(summary.cycles));
+  return {};
+}
+
+}  // namespace
+
+void add_eval(CLI::App& app, Work& work) {
+  auto* command = app.add_subcommand("eval", "replay captured states through a drafter and say what an engine must accept");
+  auto flags = std::make_shared<EvalFlags>();
+  flags->model.add_to(*command, true);
+  command->add_option("--traces", flags->traces, "trace folder of aerie capture; may be given several times")->required();
+  command->add_option("-k,--draft-tokens", flags->k, "drafts per cycle")->check(CLI::Range(1, kMaxReplaySteps))->capture_default_str();
+  command->add_option("--limit", flags->limit, "conversations to replay (default: all)")->check(CLI::PositiveNumber);
+  command->add_flag("--json", flags->json, "print one JSON object");
+  command->callback([flags, &work] { work = [flags] { return run_eval(*flags); }; });
+}
+
+}  // namespace aerie::cli

@@ -1,0 +1,124 @@
+// aerie inspect: what a drafter or a target is, and where each of its properties was read.
+#include <cstdio>
+#include <filesystem>
+
+#include "command.h"
+#include "eagle3/checkpoint.h"
+
+namespace aerie::cli {
+namespace {
+
+struct InspectFlags {
+  std::string path, target;
+  bool json = false;
+};
+
+const char* source_name(Source source) {
+  switch (source) {
+    case Source::kRead: return "read";
+    case Source::kInferred: return "inferred";
+    case Source::kDefaulted: return "defaulted";
+  }
+  return "";
+}
+
+nlohmann::json spec_fields(const DraftSpec& s) {
+  const char* feature_norms[] = {"none", "concat", "per-tap"};
+  return {{"taps", s.taps},
+          {"target_hidden", s.target_hidden},
+          {"hidden", s.hidden},
+          {"heads", s.heads},
+          {"kv_heads", s.kv_heads},
+          {"head_dim", s.head_dim},
+          {"intermediate", s.intermediate},
+          {"feature_norm", feature_norms[static_cast<int>(s.feature_norm)]},
+          {"norm_before_residual", s.norm_before_residual},
+          {"feedback", s.feedback == Feedback::kPreNorm ? "pre-norm" : "post-norm"},
+          {"rope_theta", s.rope_theta},
+          {"rms_eps", s.rms_eps},
+          {"max_positions", s.max_positions},
+          {"own_embedding", s.own_embedding},
+          {"own_head", s.own_head},
+          {"vocab", s.vocab},
+          {"draft_vocab", s.draft_vocab}};
+}
+
+Status inspect_drafter(const InspectFlags& flags, const std::string& path) {
+  AERIE_ASSIGN(const DraftCheckpoint checkpoint, open_drafter(path));
+  const DraftSpec& spec = checkpoint.spec;
+  if (!flags.target.empty()) {
+    AERIE_ASSIGN(const std::string target_path, resolve_target(flags.target));
+    AERIE_ASSIGN(const GgufFile file, GgufFile::open(target_path));
+    ThreadPool pool(default_thread_count());
+    AERIE_ASSIGN(const auto target, load_target(file, {}, pool));
+    AERIE_TRY(check_fits_target(spec, target->config().hidden, target->config().vocab, target->config().blocks));
+  }
+  uint64_t parameters = 0, bytes = 0;
+  nlohmann::json tensors = nlohmann::json::object();
+  for (const auto& [name, tensor] : checkpoint.tensors) {
+    parameters += tensor.element_count();
+    bytes += tensor.data.size();
+    tensors[name] = {{"shape", tensor.shape}, {"dtype", dtype_name(tensor.type)}};
+  }
+  const nlohmann::json fields = spec_fields(spec);
+  if (flags.json) {
+    nlohmann::json provenance = nlohmann::json::object();
+    for (const auto& [field, p] : spec.provenance) provenance[field] = {{"source", source_name(p.source)}, {"why", p.why}};
+    print_json({{"kind", "drafter"}, {"dialect", spec.dialect}, {"path", path}, {"spec", fields}, {"provenance", provenance},
+                {"tensors", tensors}, {"parameters", parameters}, {"bytes", bytes}, {"fits_target", !flags.target.empty()}});
+    return {};
+  }
+  std::printf("EAGLE-3 drafter, %s dialect: %s\n%.2f M parameters, %.1f MB\n", spec.dialect.c_str(), path.c_str(),
+              static_cast<double>(parameters) / 1e6, static_cast<double>(bytes) / 1e6);
+  for (const auto& [field, value] : fields.items()) {
+    const auto p = spec.provenance.find(field);
+    std::printf("  %-22s %-16s %s\n", field.c_str(), value.dump().c_str(),
+                p == spec.provenance.end() ? "" : fmt::format("{}: {}", source_name(p->second.source), p->second.why).c_str());
+  }
+  for (const auto& [name, tensor] : checkpoint.tensors) std::printf("  %-28s %-4s %s\n", name.c_str(), dtype_name(tensor.type), tensor.shape_string().c_str());
+  if (!flags.target.empty()) std::printf("fits the target %s\n", flags.target.c_str());
+  return {};
+}
+
+Status inspect_target(const InspectFlags& flags, const std::string& path) {
+  AERIE_ASSIGN(const GgufFile file, GgufFile::open(path));
+  ThreadPool pool(default_thread_count());
+  AERIE_ASSIGN(const auto target, load_target(file, {}, pool));
+  const TargetConfig& c = target->config();
+  std::map<std::string, int> types;
+  uint64_t parameters = 0;
+  for (const TensorView& tensor : file.tensors()) {
+    ++types[dtype_name(tensor.type)];
+    parameters += tensor.element_count();
+  }
+  const nlohmann::json fields = {{"architecture", c.architecture}, {"name", c.name}, {"blocks", c.blocks}, {"hidden", c.hidden},
+                                 {"intermediate", c.intermediate}, {"heads", c.heads}, {"kv_heads", c.kv_heads}, {"head_dim", c.head_dim},
+                                 {"vocab", c.vocab}, {"context", c.context}, {"rope_theta", c.rope_theta}, {"rms_eps", c.rms_eps},
+                                 {"parameters", parameters}, {"bytes", file.file_bytes()}, {"tensor_types", types}};
+  if (flags.json) {
+    print_json({{"kind", "target"}, {"path", path}, {"config", fields}});
+    return {};
+  }
+  std::printf("target: %s\n", path.c_str());
+  for (const auto& [field, value] : fields.items()) std::printf("  %-16s %s\n", field.c_str(), value.dump().c_str());
+  return {};
+}
+
+Status run_inspect(const InspectFlags& flags) {
+  // A known name means its drafter here; the target has its own flag.
+  AERIE_ASSIGN(const std::string path, resolve_drafter(flags.path));
+  return std::filesystem::is_directory(path) ? inspect_drafter(flags, path) : inspect_target(flags, path);
+}
+
+}  // namespace
+
+void add_inspect(CLI::App& app, Work& work) {
+  auto* command = app.add_subcommand("inspect", "say what a drafter (folder) or a target (GGUF file) is");
+  auto flags = std::make_shared<InspectFlags>();
+  command->add_option("path", flags->path, "folder of a drafter, GGUF file of a target, or the name of a known drafter")->required();
+  command->add_option("-m,--model", flags->target, "also check that the drafter fits this target");
+  command->add_flag("--json", flags->json, "print one JSON object");
+  command->callback([flags, &work] { work = [flags] { return run_inspect(*flags); }; });
+}
+
+}  // namespace aerie::cli

@@ -1,0 +1,71 @@
+// aerie run: one prompt, streamed.
+#include <cstdio>
+
+#include "base/file_io.h"
+#include "command.h"
+#include "text/detokenizer.h"
+
+namespace aerie::cli {
+namespace {
+
+struct RunFlags {
+  ModelFlags model;
+  PromptFlags prompt;
+  GenerateOptions generate;
+  int k = -1;
+  bool json = false;
+  std::string stats_file;
+};
+
+Status run(RunFlags& flags) {
+  AERIE_ASSIGN(const auto runtime, flags.model.load());
+  AERIE_ASSIGN(const std::vector<int32_t> prompt, flags.prompt.tokens(*runtime));
+  GenerateOptions& options = flags.generate;
+  options.draft_tokens = flags.k >= 0 ? flags.k : runtime->drafter() != nullptr ? kDefaultDraftTokens : 0;
+  options.cancel = &interrupted();
+  Detokenizer detokenizer(runtime->tokenizer());
+  std::string text;
+  const auto show = [&](const std::string& piece) {
+    text += piece;
+    if (flags.json) return;
+    std::fwrite(piece.data(), 1, piece.size(), stdout);
+    std::fflush(stdout);
+  };
+  options.on_token = [&](int32_t token) {
+    if (auto piece = detokenizer.push(token); piece.ok()) show(*piece);
+    return true;
+  };
+  AERIE_ASSIGN(const GenerateResult result, generate(*runtime, prompt, options));
+  show(detokenizer.flush());
+  const nlohmann::json json = to_json(result, text, prompt.size());
+  if (flags.json) {
+    print_json(json);
+  } else {
+    std::printf("\n");
+    spdlog::info("{}", summary(result, prompt.size()));
+  }
+  if (!flags.stats_file.empty()) {
+    AERIE_TRY(write_file_atomically(flags.stats_file, json.dump(2, ' ', false, nlohmann::json::error_handler_t::replace) + "\n"));
+  }
+  return result.finish_reason == "cancelled" ? cancelled("interrupted after {} tokens", result.tokens.size()) : Status();
+}
+
+}  // namespace
+
+void add_run(CLI::App& app, Work& work) {
+  auto* command = app.add_subcommand("run", "answer one prompt, streaming the text on stdout");
+  auto flags = std::make_shared<RunFlags>();
+  flags->model.add_to(*command, true);
+  flags->prompt.add_to(*command);
+  command->add_option("-n,--max-tokens", flags->generate.max_new_tokens, "tokens to generate at most")->check(CLI::PositiveNumber)->capture_default_str();
+  command->add_option("-k,--draft-tokens", flags->k, fmt::format("drafts per cycle, 0 to {} (default {} with a drafter)", kMaxDraftTokens, kDefaultDraftTokens))
+      ->check(CLI::Range(0, kMaxDraftTokens));
+  command->add_option("--prompt-chunk", flags->generate.prompt_chunk, "prompt tokens per forward; has no influence on the output")
+      ->check(CLI::PositiveNumber)->capture_default_str();
+  command->add_flag("--ignore-end", flags->generate.ignore_end, "go on after an end-of-generation token");
+  command->add_flag("--json", flags->json, "print one JSON object instead of the text");
+  command->add_option("--stats", flags->stats_file, "also write the JSON object to this file");
+  command->callback([flags, &work] { work = [flags] { return run(*flags); }; });
+}
+
+}  // namespace aerie::cli

@@ -1,0 +1,184 @@
+#include "engine/bench.h"
+
+#include <algorithm>
+#include <chrono>
+#include <functional>
+
+#include "engine/generate.h"
+
+namespace aerie {
+namespace {
+
+double seconds_of(const std::function<void()>& work) {
+  const auto start = std::chrono::steady_clock::now();
+  work();
+  return std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
+}
+
+double median(std::vector<double> values) {
+  std::sort(values.begin(), values.end());
+  return values[values.size() / 2];
+}
+
+double read_ceiling(ThreadPool& pool, int repetitions) {
+  std::vector<uint64_t> memory((size_t{256} << 20) / sizeof(uint64_t), 1);
+  std::vector<double> rates;
+  std::atomic<uint64_t> sink{0};
+  for (int i = 0; i < repetitions + 1; ++i) {
+    const double seconds = seconds_of([&] {
+      pool.parallel_for(memory.size(), memory.size() / 64, [&](size_t begin, size_t end) {
+        // Eight independent sums, so that the additions never wait for each other.
+        uint64_t sums[8] = {};
+        for (size_t j = begin; j + 8 <= end; j += 8) {
+          for (size_t lane = 0; lane < 8; ++lane) sums[lane] += memory[j + lane];
+        }
+        for (const uint64_t sum : sums) sink.fetch_add(sum, std::memory_order_relaxed);
+      });
+    });
+    if (i > 0) rates.push_back(static_cast<double>(memory.size() * sizeof(uint64_t)) / seconds / 1e9);
+  }
+  return median(rates);
+}
+
+/// Times forwards of `rows` rows behind a context of `depth` tokens.
+class ForwardTimer {
+ public:
+  static Expected<ForwardTimer> create(Runtime& runtime, int depth, int most_rows) {
+    ForwardTimer timer(runtime, depth);
+    AERIE_TRY(timer.kv_.reserve(depth + most_rows));
+    if (depth > 0) {
+      AERIE_ASSIGN(const double ignored, timer.time(depth, 0));
+      (void)ignored;
+    }
+    return timer;
+  }
+
+  Expected<double> time(int rows, int depth) {
+    Target& target = runtime_->target();
+    std::vector<TargetRow> batch_rows;
+    std::vector<int> logit_rows;
+    for (int i = 0; i < rows; ++i) {
+      batch_rows.push_back({(depth + i) * 37 % target.config().vocab, depth + i, &kv_});
+      // A prompt needs the last row's logits only, a verification needs all.
+      if (depth > 0 || i + 1 == rows) logit_rows.push_back(i);
+    }
+    logits_.resize(std::max(logits_.size(), logit_rows.size() * static_cast<size_t>(target.config().vocab)));
+    TargetBatch batch;
+    batch.logit_rows = logit_rows;
+    batch.logits = logits_.data();
+    Status status;
+    const double seconds = seconds_of([&] {
+      const size_t chunk = static_cast<size_t>(target.max_rows());
+      for (size_t begin = 0; begin < batch_rows.size() && status.ok(); begin += chunk) {
+        batch.rows = std::span(batch_rows).subspan(begin, std::min(chunk, batch_rows.size() - begin));
+        if (begin + chunk < batch_rows.size()) batch.logit_rows = {};
+        status = target.forward(runtime_->pool(), batch);
+      }
+    });
+    if (!status.ok()) return status;
+    return seconds;
+  }
+
+ private:
+  ForwardTimer(Runtime& runtime, int) : runtime_(&runtime), kv_(runtime.target().make_cache()) {}
+  Runtime* runtime_;
+  KvCache kv_;
+  std::vector<float> logits_;
+};
+
+double draft_step_seconds(Runtime& runtime, int depth, int repetitions) {
+  const Drafter& drafter = *runtime.drafter();
+  DraftKv kv = drafter.new_kv();
+  DraftStates states;
+  const std::vector<uint16_t> feature(static_cast<size_t>(drafter.spec().feature_width()), f32_to_bf16(0.5f));
+  std::vector<double> times;
+  int32_t id = 0;
+  for (int i = 0; i < depth; ++i) {
+    const DraftRow row{i % drafter.spec().vocab, i, &kv};
+    drafter.step0(runtime.draft_ops(), {&row, 1}, feature.data(), states);
+  }
+  for (int i = 0; i < repetitions * 8; ++i) {
+    const DraftRow row{i % drafter.spec().vocab, depth, &kv};
+    times.push_back(seconds_of([&] {
+      drafter.step(runtime.draft_ops(), {&row, 1}, states.feedback.data(), states);
+      drafter.argmax(runtime.draft_ops(), states.head_input.data(), 1, &id);
+    }));
+    kv.truncate(depth);
+  }
+  return median(times);
+}
+
+struct Speed {
+  double seconds = 0;
+  int64_t tokens = 0, cycles = 0, accepted = 0;
+  std::vector<std::vector<int32_t>> outputs;
+  double tokens_per_second() const { return static_cast<double>(tokens) / seconds; }
+};
+
+Expected<Speed> generate_all(Runtime& runtime, const BenchOptions& options, int k) {
+  Speed speed;
+  for (const auto& prompt : options.prompts) {
+    GenerateOptions generation;
+    generation.max_new_tokens = options.tokens;
+    generation.draft_tokens = k;
+    generation.ignore_end = true;
+    AERIE_ASSIGN(const GenerateResult result, generate(runtime, prompt, generation));
+    speed.seconds += result.decode_seconds;
+    speed.tokens += static_cast<int64_t>(result.tokens.size()) - 1;
+    speed.cycles += result.draft.cycles;
+    speed.accepted += result.draft.accepted;
+    speed.outputs.push_back(result.tokens);
+  }
+  return speed;
+}
+
+}  // namespace
+
+Expected<BenchReport> run_bench(Runtime& runtime, const BenchOptions& options) {
+  if (options.repetitions < 1 || options.tokens < 2 || options.depth < 1 || options.prompts.empty()) {
+    return invalid_argument("a benchmark needs at least one repetition, two tokens, a depth of one and a prompt");
+  }
+  constexpr int kRows[] = {1, 2, 3, 4, 5, 6, 7, 8, 12, 16};
+  BenchReport report;
+  report.read_ceiling_gb_s = read_ceiling(runtime.pool(), options.repetitions);
+
+  AERIE_ASSIGN(ForwardTimer prompt_timer, ForwardTimer::create(runtime, 0, 512));
+  AERIE_ASSIGN(ForwardTimer verify_timer, ForwardTimer::create(runtime, options.depth, 16));
+  std::vector<double> prefill;
+  std::map<int, std::vector<double>> verify;
+  for (int i = 0; i < options.repetitions; ++i) {
+    AERIE_ASSIGN(const double seconds, prompt_timer.time(512, 0));
+    prefill.push_back(seconds);
+  }
+  for (int i = 0; i < options.repetitions * 4; ++i) {
+    for (const int rows : kRows) {
+      AERIE_ASSIGN(const double seconds, verify_timer.time(rows, options.depth));
+      if (i > 0) verify[rows].push_back(seconds);
+    }
+  }
+  report.prefill_tokens_per_second = 512 / median(prefill);
+  report.step_seconds = median(verify[1]);
+  for (const int rows : kRows) report.verify_cost[rows] = median(verify[rows]) / report.step_seconds;
+
+  std::vector<double> plain_rates, speculative_rates;
+  report.identical_output = true;
+  for (int i = 0; i < options.repetitions; ++i) {
+    AERIE_ASSIGN(const Speed plain, generate_all(runtime, options, 0));
+    plain_rates.push_back(plain.tokens_per_second());
+    if (runtime.drafter() == nullptr) continue;
+    AERIE_ASSIGN(const Speed speculative, generate_all(runtime, options, options.draft_tokens));
+    speculative_rates.push_back(speculative.tokens_per_second());
+    report.identical_output = report.identical_output && plain.outputs == speculative.outputs;
+    report.acceptance_length = 1 + static_cast<double>(speculative.accepted) / static_cast<double>(std::max<int64_t>(speculative.cycles, 1));
+  }
+  report.plain_tokens_per_second = median(plain_rates);
+  report.plain_gb_s = report.plain_tokens_per_second * static_cast<double>(runtime.target().weight_bytes()) / 1e9;
+  if (runtime.drafter() != nullptr) {
+    report.draft_step_cost = draft_step_seconds(runtime, options.depth, options.repetitions) / report.step_seconds;
+    report.speculative_tokens_per_second = median(speculative_rates);
+    report.speedup = report.speculative_tokens_per_second / report.plain_tokens_per_second;
+  }
+  return report;
+}
+
+}  // namespace aerie

@@ -1,0 +1,35 @@
+// Measures what speculation stands on: the machine's read ceiling, the cost of verifying n rows, the cost of a draft step.
+#pragma once
+
+#include <map>
+#include <vector>
+
+#include "base/status.h"
+#include "engine/runtime.h"
+
+namespace aerie {
+
+struct BenchOptions {
+  int repetitions = 5;     // alternating; medians are reported
+  int tokens = 128;        // generated per run
+  int depth = 256;         // context at which verify_cost is measured
+  int draft_tokens = 3;    // K of the speculative runs
+  std::vector<std::vector<int32_t>> prompts;  // of the plain and speculative runs
+};
+
+struct BenchReport {
+  double read_ceiling_gb_s = 0;            // all threads reading 256 MiB
+  double plain_tokens_per_second = 0;      // decode, without drafter, over all prompts
+  double plain_gb_s = 0;                   // weights read per second at that speed
+  double prefill_tokens_per_second = 0;    // 512 tokens
+  double step_seconds = 0;                 // one row at `depth`
+  std::map<int, double> verify_cost;       // rows -> time of one forward relative to one row
+  // With a drafter:
+  double draft_step_cost = 0;              // one draft step relative to one target row
+  double speculative_tokens_per_second = 0, speedup = 0, acceptance_length = 0;
+  bool identical_output = false;
+};
+
+Expected<BenchReport> run_bench(Runtime& runtime, const BenchOptions& options);
+
+}  // namespace aerie
