@@ -59,7 +59,8 @@ std::vector<Case> cases() {
   add("ArrayType", [](GgufBuilder& b) { b.add_array("x", 99, 1, "12345678"); }, "key 'x': value type 99 is unknown");
   add("ArrayLengthWraps", [](GgufBuilder& b) { b.add_array("x", kGgufU64, (1ull << 61) + 1, "12345678"); }, "key 'x': an array of");
   add("ArrayBeyondTheFile", [](GgufBuilder& b) { b.add_array("x", kGgufF32, 5000, "1234"); }, "key 'x': an array of 5000 f32 values");
-  add("StringArrayBeyondTheFile", [](GgufBuilder& b) { b.add_array("x", kGgufString, 5000, ""); }, "key 'x': an array of 5000 string values");
+  add("StringArrayBeyondTheFile", [](GgufBuilder& b) { b.add_array("x", kGgufString, 5000, ""); },
+      "key 'x': an array of 5000 string values");
   add("ArrayOfArrays",
       [](GgufBuilder& b) { b.add_array("x", kGgufArray, 1, GgufBytes().number(kGgufU8).number<uint64_t>(1).number<uint8_t>(1).bytes()); },
       "key 'x': arrays of arrays are not read", StatusCode::kUnsupported);
@@ -74,7 +75,8 @@ std::vector<Case> cases() {
       "key 'general.alignment': expected type u32, found u64");
   add("AlignmentZero", [](GgufBuilder& b) { b.add<uint32_t>("general.alignment", kGgufU32, 0); }, "expected a power of two, found 0");
   add("AlignmentOdd", [](GgufBuilder& b) { b.add<uint32_t>("general.alignment", kGgufU32, 48); }, "expected a power of two, found 48");
-  add("AlignmentBeyondTheFile", [](GgufBuilder& b) { b.add<uint32_t>("general.alignment", kGgufU32, 1u << 31); }, "data section of 0 bytes");
+  add("AlignmentBeyondTheFile", [](GgufBuilder& b) { b.add<uint32_t>("general.alignment", kGgufU32, 1u << 31); },
+      "data section of 0 bytes");
 
   add("EmptyTensorName", [](GgufBuilder& b) { b.tensors[0].name = ""; }, "tensor 0 has an empty name");
   add("TensorNameTooLong", [](GgufBuilder& b) { b.tensors[0].name = std::string(65, 'n'); }, "65 bytes long; expected at most 64");
@@ -91,10 +93,12 @@ std::vector<Case> cases() {
   add("ShapeOfExabytes", only_tensor(tensor_a({kHuge / 4}, kGgmlF32)), "do not lie in the data section");
   add("TensorType", only_tensor(tensor_a({256}, 10)), "tensor 'a': GGML type 10 is not read", StatusCode::kUnsupported);
   add("TensorTypeBeyondTheTable", only_tensor(tensor_a({256}, UINT32_MAX)), "GGML type 4294967295", StatusCode::kUnsupported);
-  add("PartialBlock", only_tensor(tensor_a({33}, kGgmlQ4_0)), "tensor 'a': rows of 33 values are not whole blocks of Q4_0 (32 values each)");
+  add("PartialBlock", only_tensor(tensor_a({33}, kGgmlQ4_0)),
+      "tensor 'a': rows of 33 values are not whole blocks of Q4_0 (32 values each)");
 
   add("OffsetNotAligned", only_tensor(tensor_a({4}, kGgmlF32, 8)), "tensor 'a': its offset 8 is not a multiple of the alignment 32");
-  add("OffsetBeyondTheFile", only_tensor(tensor_a({4}, kGgmlF32, 1ull << 40)), "tensor 'a': its 16 bytes at offset 1099511627776 do not lie");
+  add("OffsetBeyondTheFile", only_tensor(tensor_a({4}, kGgmlF32, 1ull << 40)),
+      "tensor 'a': its 16 bytes at offset 1099511627776 do not lie");
   add("OffsetWraps", only_tensor(tensor_a({16}, kGgmlF32, UINT64_MAX - 31)), "do not lie in the data section");
   add("DataBeyondTheFile", only_tensor(tensor_a({17}, kGgmlF32)), "tensor 'a': its 68 bytes at offset 0 do not lie");
   add("Overlap", [](GgufBuilder& b) { b.tensors[1].offset = 0; }, "overlap");

@@ -17,8 +17,8 @@ std::string file_of(const std::string& header, size_t data_bytes) {
   return std::string(reinterpret_cast<const char*>(&length), 8) + header + std::string(data_bytes, '\x01');
 }
 
-const char* const kTwo = R"({"b":{"dtype":"I32","shape":[2],"data_offsets":[8,16]},"a":{"dtype":"BF16","shape":[2,2],"data_offsets":[0,8]},)"
-                         R"("__metadata__":{"format":"pt"}}  )";
+const char* const kTwo = R"({"b":{"dtype":"I32","shape":[2],"data_offsets":[8,16]},)"
+                         R"("a":{"dtype":"BF16","shape":[2,2],"data_offsets":[0,8]},"__metadata__":{"format":"pt"}}  )";
 
 TensorView view_of(const std::string& name, DType type, std::vector<uint64_t> shape, const std::vector<uint8_t>& data) {
   return {name, type, std::move(shape), data};
@@ -47,19 +47,21 @@ TEST(Safetensors, ReadsHeaderInAnyOrder) {
 TEST(Safetensors, AnEmptyFileAndAScalarAreValid) {
   const TempFolder folder;
   EXPECT_TRUE(SafetensorsFile::open(folder.write("none.safetensors", file_of("{}", 0))).ok());
-  const auto scalar = SafetensorsFile::open(folder.write("s.safetensors", file_of(R"({"s":{"dtype":"F32","shape":[],"data_offsets":[0,4]}})", 4)));
+  const std::string header = R"({"s":{"dtype":"F32","shape":[],"data_offsets":[0,4]}})";
+  const auto scalar = SafetensorsFile::open(folder.write("s.safetensors", file_of(header, 4)));
   ASSERT_TRUE(scalar.ok()) << scalar.status().message();
   EXPECT_EQ((*scalar->find("s"))->element_count(), 1u);
 }
 
 RC_GTEST_PROP(SafetensorsProperty, ComesBackAsWritten, ()) {
   const TempFolder folder;
-  const auto names = *rc::gen::unique<std::vector<std::string>>(rc::gen::nonEmpty(rc::gen::container<std::string>(rc::gen::inRange(' ', '\x7f'))));
+  const auto text = rc::gen::container<std::string>(rc::gen::inRange(' ', '\x7f'));
+  const auto names = *rc::gen::unique<std::vector<std::string>>(rc::gen::nonEmpty(text));
   std::vector<std::vector<uint8_t>> data;
   std::vector<TensorView> tensors;
   for (const std::string& name : names) {
-    const auto type = *rc::gen::element(DType::kF32, DType::kF16, DType::kBF16, DType::kF64, DType::kI8, DType::kU8, DType::kI16, DType::kI32,
-                                        DType::kI64, DType::kBool);
+    const auto type = *rc::gen::element(DType::kF32, DType::kF16, DType::kBF16, DType::kF64, DType::kI8, DType::kU8, DType::kI16,
+                                        DType::kI32, DType::kI64, DType::kBool);
     const auto shape = *rc::gen::resize(4, rc::gen::container<std::vector<uint64_t>>(rc::gen::inRange<uint64_t>(1, 4)));
     TensorView tensor{name, type, shape, {}};
     const auto bytes = static_cast<size_t>(tensor.element_count()) * static_cast<size_t>(block_bytes(type));
@@ -67,7 +69,7 @@ RC_GTEST_PROP(SafetensorsProperty, ComesBackAsWritten, ()) {
     tensors.push_back(tensor);
   }
   for (size_t i = 0; i < data.size(); ++i) tensors[i].data = data[i];
-  const std::map<std::string, std::string> metadata = {{"key", *rc::gen::container<std::string>(rc::gen::inRange(' ', '\x7f'))}};
+  const std::map<std::string, std::string> metadata = {{"key", *text}};
   const std::string path = folder / "w.safetensors";
   const Status written = write_safetensors(path, tensors, metadata);
   if (!written.ok()) RC_FAIL(written.message());
@@ -91,17 +93,17 @@ RC_GTEST_PROP(SafetensorsProperty, ComesBackAsWritten, ()) {
 TEST(Safetensors, WriterRefusesWhatNobodyCouldRead) {
   const TempFolder folder;
   const std::string path = folder / "w.safetensors";
-  const std::vector<uint8_t> four(4);
+  const std::vector<uint8_t> four(4), eighteen(18), none;
   const std::vector<std::vector<TensorView>> bad = {
-      {view_of("a", DType::kF32, {2}, four)},                                           // too few bytes
-      {view_of("a", DType::kF32, {0}, {})},                                             // a dimension of 0
-      {view_of("a", DType::kQ4_0, {32}, std::vector<uint8_t>(18))},                     // no plain type
-      {view_of("", DType::kF32, {1}, four)},                                            // no name
-      {view_of("__metadata__", DType::kF32, {1}, four)},                                // a name with another meaning
-      {view_of("a", DType::kF32, {1}, four), view_of("a", DType::kF32, {1}, four)},     // twice
-      {view_of("\xff", DType::kF32, {1}, four)},                                        // no UTF-8
-      {view_of("a", DType::kF32, {1ull << 62, 1ull << 62}, four)},                      // a size that wraps
-      {view_of("a", DType::kU8, {1, 1, 1, 1, 1, 1, 1, 1, 4}, four)},                    // nine dimensions
+      {view_of("a", DType::kF32, {2}, four)},                                         // too few bytes
+      {view_of("a", DType::kF32, {0}, none)},                                         // a dimension of 0
+      {view_of("a", DType::kQ4_0, {32}, eighteen)},                                   // no plain type
+      {view_of("", DType::kF32, {1}, four)},                                          // no name
+      {view_of("__metadata__", DType::kF32, {1}, four)},                              // a name with another meaning
+      {view_of("a", DType::kF32, {1}, four), view_of("a", DType::kF32, {1}, four)},   // twice
+      {view_of("\xff", DType::kF32, {1}, four)},                                      // no UTF-8
+      {view_of("a", DType::kF32, {1ull << 62, 1ull << 62}, four)},                    // a size that wraps
+      {view_of("a", DType::kU8, {1, 1, 1, 1, 1, 1, 1, 1, 4}, four)},                  // nine dimensions
   };
   for (size_t i = 0; i < bad.size(); ++i) {
     EXPECT_EQ(write_safetensors(path, bad[i]).code(), StatusCode::kInvalidArgument) << i;
@@ -121,7 +123,9 @@ void PrintTo(const Case& c, std::ostream* out) { *out << c.name; }
 std::string one(const std::string& fields) { return "{\"a\":{" + fields + "}}"; }
 
 std::vector<Case> cases() {
-  const auto raw_length = [](uint64_t length, const std::string& rest) { return std::string(reinterpret_cast<const char*>(&length), 8) + rest; };
+  const auto raw_length = [](uint64_t length, const std::string& rest) {
+    return std::string(reinterpret_cast<const char*>(&length), 8) + rest;
+  };
   std::string deep = "{\"a\":";
   for (int i = 0; i < 100000; ++i) deep += "[";
   std::string nine_dims = R"("dtype":"U8","data_offsets":[0,1],"shape":[1,1,1,1,1,1,1,1,1])";
@@ -155,21 +159,26 @@ std::vector<Case> cases() {
       {"NineDimensions", file_of(one(nine_dims), 1), "its shape has more than 8 numbers"},
       {"UnknownDtype", file_of(one(R"("dtype":"F8_E4M3","shape":[1],"data_offsets":[0,1])"), 1),
        "tensor 'a': dtype 'F8_E4M3' is not read", StatusCode::kUnsupported},
-      {"NegativeDimension", file_of(one(R"("dtype":"U8","shape":[-1],"data_offsets":[0,1])"), 1), "the number -1; expected one that is not"},
+      {"NegativeDimension", file_of(one(R"("dtype":"U8","shape":[-1],"data_offsets":[0,1])"), 1),
+       "the number -1; expected one that is not negative"},
       {"FractionalOffset", file_of(one(R"("dtype":"U8","shape":[1],"data_offsets":[0,1.0])"), 1), "the number '1.0'; expected an integer"},
-      {"OffsetBeyond64Bits", file_of(one(R"("dtype":"U8","shape":[1],"data_offsets":[0,18446744073709551616])"), 1), "expected an integer"},
+      {"OffsetBeyond64Bits", file_of(one(R"("dtype":"U8","shape":[1],"data_offsets":[0,18446744073709551616])"), 1),
+       "expected an integer"},
       {"DimensionZero", file_of(one(R"("dtype":"U8","shape":[0,2],"data_offsets":[0,0])"), 0), "shape [0, 2] has a dimension of 0"},
-      {"ShapeWraps", file_of(one(R"("dtype":"F32","shape":[4294967296,4294967296],"data_offsets":[0,0])"), 0), "larger than 64 bits can count"},
+      {"ShapeWraps", file_of(one(R"("dtype":"F32","shape":[4294967296,4294967296],"data_offsets":[0,0])"), 0),
+       "larger than 64 bits can count"},
       // mlx 3363 and 3409, stable-diffusion.cpp 1396, LiteRT 9255: offsets believed.
       {"ShapeIsNotTheSpan", file_of(one(R"("dtype":"F32","shape":[2],"data_offsets":[0,4])"), 4),
        "tensor 'a': F32 of shape [2] takes 8 bytes but data_offsets [0, 4] span 4"},
       {"OffsetsInverted", file_of(one(R"("dtype":"U8","shape":[4],"data_offsets":[4,0])"), 4), "data_offsets [4, 0] do not lie"},
-      {"OffsetsBeyondTheFile", file_of(one(R"("dtype":"U8","shape":[8],"data_offsets":[0,8])"), 4), "[0, 8] do not lie in the 4 bytes of data"},
+      {"OffsetsBeyondTheFile", file_of(one(R"("dtype":"U8","shape":[8],"data_offsets":[0,8])"), 4),
+       "[0, 8] do not lie in the 4 bytes of data"},
       {"Gap", file_of(one(R"("dtype":"U8","shape":[2],"data_offsets":[2,4])"), 4), "begins at offset 2 but the data before it ends at 0"},
       {"Overlap",
        file_of(R"({"a":{"dtype":"U8","shape":[4],"data_offsets":[0,4]},"b":{"dtype":"U8","shape":[4],"data_offsets":[2,6]}})", 6),
        "tensor 'b': its data begins at offset 2 but the data before it ends at 4"},
-      {"TrailingBytes", file_of(one(R"("dtype":"U8","shape":[2],"data_offsets":[0,2])"), 4), "the tensors end at offset 2 but the file holds 4"},
+      {"TrailingBytes", file_of(one(R"("dtype":"U8","shape":[2],"data_offsets":[0,2])"), 4),
+       "the tensors end at offset 2 but the file holds 4"},
   };
 }
 
@@ -232,7 +241,8 @@ TEST_F(Shards, AreOneFile) {
 }
 
 TEST_F(Shards, MayNotLeaveTheFolder) {
-  for (const char* shard : {"../one.safetensors", "/etc/passwd", "..", ".", "", "x/../../one.safetensors", "..\\\\one.safetensors", "a\\u0000b"}) {
+  for (const char* shard : {"../one.safetensors", "/etc/passwd", "..", ".", "", "x/../../one.safetensors", "..\\\\one.safetensors",
+                            "a\\u0000b"}) {
     expect_refused(std::string(R"({"weight_map":{"a":")") + shard + "\"}}", "is no plain file name in this folder");
   }
 }

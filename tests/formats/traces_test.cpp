@@ -93,7 +93,7 @@ RC_GTEST_PROP(TracesProperty, ComeBackAsWritten, ()) {
   const TempFolder folder;
   TraceManifest manifest = manifest_of();
   manifest.target.hidden = *rc::gen::inRange(1, 9);
-  manifest.taps = *rc::gen::suchThat(rc::gen::unique<std::vector<int>>(rc::gen::inRange(0, 7)), [](const auto& taps) { return !taps.empty(); });
+  manifest.taps = *rc::gen::nonEmpty(rc::gen::unique<std::vector<int>>(rc::gen::inRange(0, 7)));
   const size_t length = *rc::gen::inRange<size_t>(1, 12);
   Trace trace;
   trace.slots = manifest.slots();
@@ -140,7 +140,8 @@ TEST(Traces, MixingIsRefusedAndNamesFieldAndBothValues) {
     std::function<void(TraceManifest&)> change;
     std::string expected;
   } kChanges[] = {
-      {[](auto& m) { m.target.sha256 = std::string(64, 'c'); }, "target.sha256 differs: " + std::string(64, 'c') + " here, " + std::string(64, 'a') + " there"},
+      {[](auto& m) { m.target.sha256 = std::string(64, 'c'); },
+       "target.sha256 differs: " + std::string(64, 'c') + " here, " + std::string(64, 'a') + " there"},
       {[](auto& m) { m.target.hidden = 8; }, "target.hidden differs: 8 here, 4 there"},
       {[](auto& m) { m.target.vocab = 101; }, "target.vocab differs: 101 here, 100 there"},
       {[](auto& m) { m.target.blocks = 7; }, "target.blocks differs: 7 here, 6 there"},
@@ -190,7 +191,8 @@ TEST(Traces, HalfWrittenRowsAreNotSeenAndCleared) {
   const std::string dead = folder.write("hs_4.safetensors.tmp.2147483647", "half");  // beyond any process number
   const std::string running = folder.write("hs_5.safetensors.tmp." + std::to_string(::getppid()), "half");
   const std::string foreign = folder.write("notes.tmp.2147483647", "mine");
-  for (const char* name : {"hs_007.safetensors", "hs_.safetensors", "hs_-1.safetensors", "hs_99999999999.safetensors", "hs_1.safetensors.bak"}) {
+  for (const char* name :
+       {"hs_007.safetensors", "hs_.safetensors", "hs_-1.safetensors", "hs_99999999999.safetensors", "hs_1.safetensors.bak"}) {
     folder.write(name, "x");
   }
   const auto reader = TraceReader::open(folder.path());
@@ -247,7 +249,7 @@ TEST(Traces, WriterRefusesWhatContradictsTheManifest) {
 TEST(Traces, ReaderRefusesRowsThatAreNotWhatTheManifestSays) {
   const std::vector<int64_t> tokens = {1, 2}, beyond = {1, 1ll << 40};
   const std::vector<uint16_t> states(2 * 16), with_nan = [] { std::vector<uint16_t> s(2 * 16); s[17] = 0x7fc1; return s; }();
-  const std::vector<uint8_t> mask = {0, 1}, bad_mask = {0, 9};
+  const std::vector<uint8_t> mask = {0, 1}, bad_mask = {0, 9}, short_mask = {0};
   const auto view = [](const char* name, DType type, std::vector<uint64_t> shape, const auto& data) {
     return TensorView{name, type, std::move(shape), {reinterpret_cast<const uint8_t*>(data.data()), data.size() * sizeof data[0]}};
   };
@@ -264,7 +266,7 @@ TEST(Traces, ReaderRefusesRowsThatAreNotWhatTheManifestSays) {
       {{t, view("hidden_states", DType::kF16, {2, 4, 4}, states), m}, "hidden_states is F16 of shape [2, 4, 4]; expected BF16 of 3"},
       {{t, view("hidden_states", DType::kBF16, {2, 16}, states), m}, "hidden_states is BF16 of shape [2, 16]; expected BF16 of 3"},
       {{t, view("hidden_states", DType::kBF16, {2, 2, 8}, states), m}, "2 tokens go with hidden_states [2, 4, 4]"},
-      {{t, s, view("loss_mask", DType::kU8, {1}, std::vector<uint8_t>(1))}, "loss_mask [2] but found [2, 4, 4] and [1]"},
+      {{t, s, view("loss_mask", DType::kU8, {1}, short_mask)}, "loss_mask [2] but found [2, 4, 4] and [1]"},
       {{view("token_ids", DType::kI64, {2}, beyond), s, m}, "token_ids at position 1 is 1099511627776; expected 0 to 99"},
       {{t, s, view("loss_mask", DType::kU8, {2}, bad_mask)}, "loss_mask at position 1 is 9"},
       {{t, view("hidden_states", DType::kBF16, {2, 4, 4}, with_nan), m}, "hidden_states at position 1, slot 0, is not finite"},
