@@ -146,53 +146,50 @@ at::Tensor TttAttention::operator()(const at::Tensor& q, const at::Tensor& k, co
   return output.reshape({n, spec_.heads * dim});
 }
 
-std::vector<StepStats> run_ttt(TorchOps& ops, const DraftSpec& spec, const DraftWeights<TorchOps>& weights, const Teacher& teacher,
-                               const PackedBatch& batch, const std::vector<double>& row_weight, bool backward, at::Tensor head_gradient) {
-  const at::AutoGradMode grad_mode(backward);
-  std::vector<StepStats> stats(batch.steps.size());
-  if (batch.teacher_states.empty()) return stats;
-
-  TeacherRows teachers;
-  {
-    const at::NoGradGuard no_grad;
-    teachers = teacher_rows(ops, teacher, bf16_tensor(batch.teacher_states, teacher.final_norm.size(0)));
-  }
-  const at::Tensor head = weights.lm_head.detach();
+std::vector<DraftStep<TorchOps>> unroll(TorchOps& ops, const DraftSpec& spec, const DraftWeights<TorchOps>& weights,
+                                        const at::Tensor& embedding, const PackedBatch& batch) {
+  std::vector<DraftStep<TorchOps>> steps;
   TttAttention attention(spec, batch);
   at::Tensor h = fuse_features(ops, spec, weights, bf16_tensor(batch.features, spec.feature_width()).to(ops.state_type()));
-  std::vector<at::Tensor> head_inputs, input_gradients, logit_gradients;
-  for (size_t s = 0; s < batch.steps.size(); ++s) {
-    const StepPlan& plan = batch.steps[s];
+  for (const StepPlan& plan : batch.steps) {
     if (plan.tokens.empty()) break;
-    if (s > 0) h = h.index_select(0, index_tensor(plan.parents));
+    if (!steps.empty()) h = steps.back().feedback.index_select(0, index_tensor(plan.parents));
     attention.begin_step(plan);
-    const at::Tensor e = teacher.embedding.index_select(0, index_tensor(plan.tokens));
-    const DraftStep<TorchOps> step =
-        draft_step(ops, spec, weights, e, h, index_tensor(plan.positions),
-                   [&](const at::Tensor& q, const at::Tensor& k, const at::Tensor& v) { return attention(q, k, v); });
-    h = step.feedback;
-
-    stats[s].supervised += plan.supervised;
-    stats[s].trained += static_cast<int64_t>(plan.loss_rows.size());
-    if (plan.loss_rows.empty()) continue;
-    const at::Tensor input = step.head_input.index_select(0, index_tensor(plan.loss_rows));
-    const at::NoGradGuard no_grad;
-    const at::Tensor narrow = input.detach().to(head.scalar_type());
-    HeadResult result = head_loss(ops, narrow, head, teachers, plan, row_weight[s], backward, stats[s]);
-    if (!backward) continue;
-    head_inputs.push_back(input);
-    input_gradients.push_back(result.input_gradient);
-    if (head_gradient.defined()) logit_gradients.push_back(result.logit_gradient);
+    const at::Tensor e = embedding.index_select(0, index_tensor(plan.tokens));
+    steps.push_back(draft_step(ops, spec, weights, e, h, index_tensor(plan.positions),
+                               [&](const at::Tensor& q, const at::Tensor& k, const at::Tensor& v) { return attention(q, k, v); }));
   }
-  if (backward && !head_inputs.empty()) {
-    torch::autograd::backward(head_inputs, input_gradients);
-    if (head_gradient.defined()) {
-      const at::NoGradGuard no_grad;
-      std::vector<at::Tensor> inputs;
-      for (const at::Tensor& input : head_inputs) inputs.push_back(input.detach().to(head.scalar_type()));
-      head_gradient.add_(at::matmul(at::cat(logit_gradients, 0).t(), at::cat(inputs, 0)));
+  return steps;
+}
+
+std::vector<StepStats> run_ttt(TorchOps& ops, const DraftSpec& spec, const DraftWeights<TorchOps>& weights, const Teacher& teacher,
+                               const PackedBatch& batch, const std::vector<double>& row_weight, bool backward, at::Tensor head_gradient) {
+  std::vector<StepStats> stats(batch.steps.size());
+  if (batch.teacher_states.empty()) return stats;
+  std::vector<at::Tensor> head_inputs;  // of the rows with a loss
+  {
+    const at::AutoGradMode grad_mode(backward);
+    for (const DraftStep<TorchOps>& step : unroll(ops, spec, weights, teacher.embedding, batch)) {
+      const StepPlan& plan = batch.steps[head_inputs.size()];
+      head_inputs.push_back(step.head_input.index_select(0, index_tensor(plan.loss_rows)));
     }
   }
+  const at::NoGradGuard no_grad;
+  const TeacherRows teachers = teacher_rows(ops, teacher, bf16_tensor(batch.teacher_states, teacher.final_norm.size(0)));
+  const at::Tensor head = weights.lm_head.detach();
+  std::vector<at::Tensor> narrow_inputs, input_gradients, logit_gradients;
+  for (size_t s = 0; s < head_inputs.size(); ++s) {
+    const StepPlan& plan = batch.steps[s];
+    stats[s].supervised = plan.supervised;
+    stats[s].trained = static_cast<int64_t>(plan.loss_rows.size());
+    narrow_inputs.push_back(head_inputs[s].detach().to(head.scalar_type()));
+    HeadResult result = head_loss(ops, narrow_inputs[s], head, teachers, plan, row_weight[s], backward, stats[s]);
+    input_gradients.push_back(result.input_gradient);
+    logit_gradients.push_back(result.logit_gradient);
+  }
+  if (!backward) return stats;
+  if (head_gradient.defined()) head_gradient.add_(at::matmul(at::cat(logit_gradients, 0).t(), at::cat(narrow_inputs, 0)));
+  torch::autograd::backward(head_inputs, input_gradients);
   return stats;
 }
 

@@ -31,6 +31,10 @@ struct StepStats {
   double mean_loss() const { return trained == 0 ? 0.0 : loss / static_cast<double>(trained); }
 };
 
+/// The drafter's steps over a packed row: what each row of each step's plan gives. `embedding` [V, H].
+std::vector<DraftStep<TorchOps>> unroll(TorchOps& ops, const DraftSpec& spec, const DraftWeights<TorchOps>& weights,
+                                        const at::Tensor& embedding, const PackedBatch& batch);
+
 /// Runs `batch` through all of its steps; the loss is the sum over steps of row_weights[s] * (sum of the step's row losses). With
 /// `backward`, its gradient is added to the .grad of the leaves behind `weights`. The head is handled by hand: `weights.lm_head` is
 /// a constant to autograd, and its gradient is added to `head_gradient` [Vd, H] where that is defined.

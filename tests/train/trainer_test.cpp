@@ -1,0 +1,198 @@
+// Whole runs on a tiny target: what they leave behind, how they stop and go on.
+#include "train/trainer.h"
+
+#include <fstream>
+#include <nlohmann/json.hpp>
+#include <thread>
+
+#include "eagle3/dialects/speculators.h"
+#include "tiny_target.h"
+#include "train/validation.h"
+
+namespace aerie::train {
+namespace {
+
+const std::atomic<bool> kGoOn{false};
+
+TrainOptions tiny_options(const TinyTarget& target, const std::string& traces, const std::string& out) {
+  TrainOptions o;
+  o.data = {traces};
+  o.out = target.folder() / out;
+  o.target = target.path();
+  o.draft_vocab = kTinyVocab;
+  o.ttt_steps = 3;
+  o.tokens_per_step = 100;
+  o.row_length = 64;
+  o.learning_rate = 3e-3;
+  o.warmup_steps = 5;
+  o.epochs = 1000;
+  o.max_steps = 12;
+  o.holdout = 2;
+  o.threads = 1;
+  o.precision = MatmulPrecision::kFloat32;
+  return o;
+}
+
+/// What is served from a folder, by canonical name.
+DraftValues saved_values(const std::string& folder) {
+  const auto checkpoint = speculators::load_checkpoint(folder);
+  EXPECT_TRUE(checkpoint.ok()) << checkpoint.status().message();
+  DraftValues values;
+  if (!checkpoint.ok()) return values;
+  for (const auto& [name, view] : checkpoint->tensors) values[name] = to_float(view).value();
+  return values;
+}
+
+std::vector<nlohmann::json> metrics(const std::string& folder) {
+  std::ifstream file(folder + "/metrics.jsonl");
+  std::vector<nlohmann::json> lines;
+  for (std::string line; std::getline(file, line);) lines.push_back(nlohmann::json::parse(line));
+  return lines;
+}
+
+TEST(Train, OverfitsEightConversations) {
+  const TinyTarget target;
+  const std::string traces = target.write_traces("traces", target.conversations(8));
+  TrainOptions o = tiny_options(target, traces, "out");
+  o.holdout = 0;
+  o.max_steps = 300;
+  o.learning_rate = 5e-3;
+  o.tokens_per_step = 1000;  // all of them in one step
+  const Status status = train(o, kGoOn);
+  ASSERT_TRUE(status.ok()) << status.message();
+  EXPECT_GT(metrics(o.out).back()["accuracy"][0].get<double>(), 0.95);
+
+  // What was saved, run by the kernels that serve it, walks nearly as far as drafts that are all right.
+  const auto checkpoint = speculators::load_checkpoint(o.out);
+  ASSERT_TRUE(checkpoint.ok()) << checkpoint.status().message();
+  EXPECT_EQ(checkpoint->spec.taps, (std::vector<int>{1, 3}));
+  EXPECT_EQ(checkpoint->spec.feedback, Feedback::kPostNorm);
+  EXPECT_EQ(checkpoint->spec.feature_norm, FeatureNorm::kConcat);
+  EXPECT_FALSE(checkpoint->spec.norm_before_residual);
+  const auto data = Dataset::open({traces}, {.max_tokens = 64, .holdout = 0});
+  ThreadPool pool(1);
+  const auto judged = validate(checkpoint->spec, saved_values(o.out), target.embedding(), kTinyBlocks, *data, data->training(), 3, pool);
+  ASSERT_TRUE(judged.ok()) << judged.status().message();
+  ReplaySummary perfect;
+  for (const Conversation& conversation : data->training()) {
+    TraceReplay replay;
+    replay.starts = find_starts(conversation.mask, 3);
+    for (ReplayStart& start : replay.starts) {
+      start.matches = (1u << start.available) - 1;
+      start.accepted = accepted_at(start);
+    }
+    for (const Answer& answer : find_answers(conversation.mask)) replay.walks.push_back(walk_answer(answer, replay.starts));
+    perfect.add(replay, 3);
+  }
+  EXPECT_GT(perfect.acceptance_length(), 2.8);
+  EXPECT_GT(judged->acceptance_length(3), 0.9 * perfect.acceptance_length());
+  EXPECT_EQ(judged->summary.coverage(), 1.0);
+}
+
+TEST(Train, ResumedRunEqualsUninterruptedOneBitForBit) {
+  const TinyTarget target;
+  const std::string traces = target.write_traces("traces", target.conversations(30));
+  TrainOptions whole = tiny_options(target, traces, "whole");
+  ASSERT_TRUE(train(whole, kGoOn).ok());
+
+  TrainOptions parts = tiny_options(target, traces, "parts");
+  const std::atomic<bool> stop{true};  // each call does one step
+  int calls = 0;
+  Status status;
+  do {
+    parts.resume = calls > 0;
+    status = train(parts, stop);
+    ++calls;
+  } while (!status.ok() && calls < 20);
+  ASSERT_TRUE(status.ok()) << status.message();
+  EXPECT_EQ(calls, 12);
+
+  const auto one = SafetensorsFile::open(whole.out + "/training_state.safetensors");
+  const auto two = SafetensorsFile::open(parts.out + "/training_state.safetensors");
+  ASSERT_TRUE(one.ok() && two.ok());
+  ASSERT_EQ(one->tensors().size(), two->tensors().size());
+  for (const TensorView& tensor : one->tensors()) {
+    const TensorView& other = **two->find(tensor.name);
+    EXPECT_TRUE(std::equal(tensor.data.begin(), tensor.data.end(), other.data.begin(), other.data.end())) << tensor.name;
+  }
+  EXPECT_EQ(saved_values(whole.out), saved_values(parts.out));
+}
+
+TEST(Train, InterruptedRunSaysSo) {
+  const TinyTarget target;
+  TrainOptions o = tiny_options(target, target.write_traces("traces", target.conversations(12)), "out");
+  const std::atomic<bool> stop{true};
+  const Status status = train(o, stop);
+  EXPECT_EQ(status.code(), StatusCode::kCancelled);
+  EXPECT_NE(status.message().find("--resume"), std::string::npos);
+  // Without --resume the run is not overwritten; with another recipe it is not continued.
+  EXPECT_EQ(train(o, kGoOn).code(), StatusCode::kInvalidArgument);
+  o.resume = true;
+  o.learning_rate = 1e-4;
+  const Status changed = train(o, kGoOn);
+  EXPECT_EQ(changed.code(), StatusCode::kInvalidArgument);
+  EXPECT_NE(changed.message().find("lr"), std::string::npos) << changed.message();
+}
+
+TEST(Train, KeepsTheBestCheckpointByTheWalk) {
+  const TinyTarget target;
+  TrainOptions o = tiny_options(target, target.write_traces("traces", target.conversations(20)), "out");
+  o.eval_every = 4;
+  ASSERT_TRUE(train(o, kGoOn).ok());
+  double best = 0;
+  int validations = 0;
+  for (const auto& line : metrics(o.out)) {
+    if (!line.contains("validation")) continue;
+    ++validations;
+    const double length = line["validation"]["walk_acceptance_length"][2];
+    EXPECT_EQ(line["validation"]["best"].get<bool>(), validations == 1 || length > best);
+    best = std::max(best, length);
+  }
+  EXPECT_EQ(validations, 3);
+  std::ifstream config(o.out + "/config.json");
+  EXPECT_DOUBLE_EQ(nlohmann::json::parse(config)["aerie_training"]["held_out_walk_acceptance_length"].get<double>(), best);
+}
+
+TEST(Train, StopsWhenTheLossIsNotFinite) {
+  const TinyTarget target;
+  TrainOptions o = tiny_options(target, target.write_traces("traces", target.conversations(12)), "out");
+  o.learning_rate = 1e30;
+  const Status status = train(o, kGoOn);
+  EXPECT_FALSE(status.ok());
+  EXPECT_NE(status.message().find("diverged"), std::string::npos) << status.message();
+}
+
+TEST(Train, RefusesTracesOfAnotherTarget) {
+  const TinyTarget target;
+  TraceManifest other = target.manifest();
+  other.target.sha256 = std::string(64, 'b');
+  TrainOptions o = tiny_options(target, target.write_traces("traces", target.conversations(12), other), "out");
+  const Status status = train(o, kGoOn);
+  EXPECT_EQ(status.code(), StatusCode::kInvalidArgument);
+  EXPECT_NE(status.message().find("sha256"), std::string::npos) << status.message();
+}
+
+TEST(Train, FinishesWithinTheTimeLimit) {
+  const TinyTarget target;
+  TrainOptions o = tiny_options(target, target.write_traces("traces", target.conversations(12)), "out");
+  o.max_steps = 0;
+  o.epochs = 100000;
+  o.time_limit_minutes = 0.02;
+  o.eval_every = 1000000;
+  ASSERT_TRUE(train(o, kGoOn).ok());
+  const auto lines = metrics(o.out);
+  ASSERT_GE(lines.size(), 2u);
+  // The last step's learning rate is at the end of the cosine.
+  EXPECT_LT(lines[lines.size() - 2]["learning_rate"].get<double>(), 0.2 * o.learning_rate);
+}
+
+TEST(LearningRate, WarmsUpAndEndsAtATenth) {
+  EXPECT_DOUBLE_EQ(learning_rate_factor(0, 10, 0.0), 0.1);
+  EXPECT_DOUBLE_EQ(learning_rate_factor(9, 10, 0.0), 1.0);
+  EXPECT_DOUBLE_EQ(learning_rate_factor(0, 0, 0.0), 1.0);
+  EXPECT_NEAR(learning_rate_factor(500, 10, 0.5), 0.55, 1e-12);
+  EXPECT_NEAR(learning_rate_factor(1000, 10, 1.0), 0.1, 1e-12);
+}
+
+}  // namespace
+}  // namespace aerie::train
