@@ -1,6 +1,10 @@
 // aerie-train: trains a drafter on captured states. The only program that links LibTorch; `aerie train` runs it.
+#include <unistd.h>
+
 #include <CLI/CLI.hpp>
+#include <climits>
 #include <csignal>
+#include <cstdlib>
 
 #include "base/log.h"
 #include "train/trainer.h"
@@ -14,6 +18,16 @@ void request_stop(int signal) {
   std::signal(signal, SIG_DFL);  // a second one kills
 }
 
+/// Threads of LibTorch's OpenMP spin while they wait for each other. Where the CPUs are shared with other work, that is most of
+/// the time, and a run takes ten times as long. How long they spin is read before main() begins, hence the second start.
+void spin_briefly(char** argv) {
+  if (std::getenv("GOMP_SPINCOUNT") != nullptr || std::getenv("OMP_WAIT_POLICY") != nullptr) return;
+  char self[PATH_MAX + 1] = {};
+  if (::readlink("/proc/self/exe", self, PATH_MAX) <= 0) return;
+  ::setenv("GOMP_SPINCOUNT", "10000", 1);
+  ::execv(self, argv);  // returns only where it failed; then the run is merely slower
+}
+
 int exit_code(const aerie::Status& status) {
   return status.ok() ? 0 : status.code() == aerie::StatusCode::kInvalidArgument ? 2 : 1;
 }
@@ -22,6 +36,7 @@ int exit_code(const aerie::Status& status) {
 
 int main(int argc, char** argv) {
   using namespace aerie::train;
+  spin_briefly(argv);
   TrainOptions o;
   std::string device = "cpu";
   bool verbose = false;
