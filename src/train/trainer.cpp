@@ -342,6 +342,8 @@ Status Trainer::one_step(const std::vector<PackedBatch>& batches) {
 
 Status Trainer::run() {
   started_ = last_save_ = Clock::now();
+  // A run that was interrupted where a validation was due has it now.
+  if (state_.step > 0 && state_.step % eval_every_ == 0 && !finished()) AERIE_TRY(validate_and_keep_best());
   // The place in the data runs one step ahead of the weights while a step is being loaded; a save must not keep that.
   while (!finished()) {
     if (!next_.valid()) start_loading();
