@@ -13,6 +13,8 @@ void ModelFlags::add_to(CLI::App& app, bool with_drafter) {
   app.add_option("-m,--model", options.target, "target: a GGUF file, or the name of a known model (smollm2)")->required();
   if (with_drafter) app.add_option("-d,--drafter", options.drafter, "drafter: a folder, or the name of a known model's (smollm2)");
   app.add_option("--threads", options.threads, "threads that compute (default: the cores this process may use)")->check(CLI::PositiveNumber);
+  app.add_option("--context", options.context, "tokens of prompt and answer together at most (default: what the model was made for)")
+      ->check(CLI::PositiveNumber);
   app.add_option("--isa", options.isa, "instruction set: scalar, avx2 or avx512 (default: the best of this machine)");
   app.add_flag("--float32", float32, "compute everything in float32: the slow reference");
 }

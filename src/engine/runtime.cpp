@@ -99,7 +99,7 @@ Expected<std::unique_ptr<Runtime>> Runtime::load(const RuntimeOptions& options) 
   AERIE_ASSIGN(GgufFile file, GgufFile::open(path));
   std::unique_ptr<Runtime> runtime(new Runtime(std::move(file)));
   runtime->pool_ = std::make_unique<ThreadPool>(options.threads == 0 ? cores : options.threads);
-  AERIE_ASSIGN(runtime->target_, load_target(runtime->file_, {options.precision, kernels, options.max_rows}, *runtime->pool_));
+  AERIE_ASSIGN(runtime->target_, load_target(runtime->file_, {options.precision, kernels, options.max_rows, options.context}, *runtime->pool_));
   AERIE_ASSIGN(Tokenizer tokenizer, Tokenizer::from_gguf(runtime->file_));
   if (tokenizer.vocab_size() > runtime->target_->config().vocab) {
     return corrupt("{}: the tokenizer has {} tokens but the embedding only {} rows", path, tokenizer.vocab_size(), runtime->target_->config().vocab);

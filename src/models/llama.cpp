@@ -282,6 +282,7 @@ Expected<std::unique_ptr<Target>> Llama::load(const GgufFile& file, const Target
   model->kernels_ = options.kernels != nullptr ? options.kernels : &kernels::best_kernels();
   model->precision_ = options.precision;
   model->max_rows_ = options.max_rows;
+  if (options.context > 0) model->config_.context = std::min(model->config_.context, options.context);
   AERIE_TRY(model->load_weights(file, pool));
   model->work_ = std::make_unique<Workspace>(c, model->kv_type(), options.max_rows, options.max_rows);
   return std::unique_ptr<Target>(std::move(model));

@@ -30,6 +30,7 @@ struct TargetOptions {
   Precision precision = Precision::kServed;
   const kernels::Kernels* kernels = nullptr;  // best of this machine when null
   int max_rows = 512;                         // rows that one forward may carry
+  int context = 0;                            // positions of a sequence at most; 0: what the model was made for
 };
 
 /// One row of a forward: a token at a position of a sequence. The row's keys and values go into `cache` at `position`.

@@ -16,12 +16,13 @@ namespace aerie {
 inline std::string shipped_drafter() { return AERIE_SOURCE_DIR "/models/smollm2-135m-eagle3"; }
 inline std::string eval_prompts(const std::string& name) { return AERIE_SOURCE_DIR "/data/eval/" + name + ".jsonl"; }
 
-inline std::unique_ptr<Runtime> load_runtime(int threads, const std::string& isa = "") {
+inline std::unique_ptr<Runtime> load_runtime(int threads, const std::string& isa = "", int context = 0) {
   RuntimeOptions options;
   options.target = target_model_path();
   options.drafter = shipped_drafter();
   options.threads = threads;
   options.isa = isa;
+  options.context = context;
   auto runtime = Runtime::load(options);
   if (!runtime.ok()) {
     ADD_FAILURE() << runtime.status().message();

@@ -107,9 +107,11 @@ TEST(Generate, RefusesWhatHasNoMeaning) {
 }
 
 TEST(Generate, EndsAtTheContextsLastPosition) {
-  Runtime& runtime = shared_runtime();
-  const int context = runtime.target().config().context;
-  std::vector<int32_t> prompt(static_cast<size_t>(context - 3));
+  constexpr int kContext = 300;
+  const std::unique_ptr<Runtime> limited = load_runtime(2, "", kContext);
+  ASSERT_NE(limited, nullptr);
+  Runtime& runtime = *limited;
+  std::vector<int32_t> prompt(kContext - 3);
   for (size_t i = 0; i < prompt.size(); ++i) prompt[i] = 1000 + static_cast<int32_t>(i * 7 % 40000);
   GenerateOptions options;
   options.max_new_tokens = 50;
