@@ -1,9 +1,11 @@
 # aerie-train, the only program that links LibTorch. Torch comes from CMAKE_PREFIX_PATH or from the wheel in .venv.
+set(CMAKE_MESSAGE_LOG_LEVEL ERROR)  # its config warns of parts that the CPU wheel does not have and nobody needs
 find_package(Torch CONFIG QUIET)
 if(NOT Torch_FOUND)
   file(GLOB aerie_torch_dirs ${CMAKE_SOURCE_DIR}/.venv/lib/python3*/site-packages/torch/share/cmake)
   find_package(Torch CONFIG QUIET PATHS ${aerie_torch_dirs} NO_DEFAULT_PATH)
 endif()
+unset(CMAKE_MESSAGE_LOG_LEVEL)
 if(NOT Torch_FOUND)
   message(FATAL_ERROR "AERIE_BUILD_TRAIN needs LibTorch, and none was found in CMAKE_PREFIX_PATH or in .venv. "
                       "Run: python3 -m venv .venv && .venv/bin/pip install torch==2.13.0 numpy")

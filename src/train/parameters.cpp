@@ -74,9 +74,8 @@ Parameters Parameters::initial(const DraftSpec& spec, const TargetTensors& targe
     p.name = tensor.name;
     p.decay = shape.size() == 2;
     if (shape.size() == 1) {
-      // The warm head expects states on the scale that the target's own last norm gives them.
-      const bool from_target = tensor.name == "norm" && mode != HeadMode::kFree;
-      p.value = from_target ? copy_of(target.final_norm.data(), shape, type) : at::ones(shape, at::kFloat).to(type);
+      // Also the last norm: with the target's own weights, larger than one, the untrained drafter is wrong more loudly.
+      p.value = at::ones(shape, at::kFloat).to(type);
     } else if (tensor.name == "lm_head" && mode != HeadMode::kFree) {
       p.value = head_rows(target, spec, type);
     } else {

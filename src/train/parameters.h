@@ -45,7 +45,7 @@ struct AdamW {
 
 class Parameters {
  public:
-  /// Drawn from `seed`; the head (and with it the last norm) as `mode` says, from the target's rows of spec.d2t.
+  /// Norms of one and matrices drawn from `seed`; the head as `mode` says, from the target's rows of spec.d2t.
   static Parameters initial(const DraftSpec& spec, const TargetTensors& target, HeadMode mode, uint64_t seed,
                             at::ScalarType type = at::kFloat);
 

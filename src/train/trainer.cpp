@@ -254,7 +254,7 @@ Status Trainer::save_state() {
 Status Trainer::save_checkpoint(const DraftValues& values) {
   speculators::SaveOptions save;
   save.verifier = target_.config.name;
-  save.verifier_architectures = {"LlamaForCausalLM"};
+  if (target_.config.architecture == "llama") save.verifier_architectures = {"LlamaForCausalLM"};
   save.speculative_tokens = o_.ttt_steps;
   json record = recipe_;
   record["step"] = state_.step;
