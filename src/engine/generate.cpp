@@ -63,7 +63,7 @@ Expected<GenerateResult> Generation::run(std::span<const int32_t> prompt) {
   const int room = target_.config().context - static_cast<int>(prompt.size());
   if (prompt.empty()) return invalid_argument("the prompt has no tokens");
   if (room < 1) {
-    return invalid_argument("the prompt has {} tokens but the model's context is {}: shorten the prompt", prompt.size(), target_.config().context);
+    return resource_error("the prompt has {} tokens but the model's context is {}: shorten the prompt", prompt.size(), target_.config().context);
   }
   if (options_.max_new_tokens < 1) return invalid_argument("the number of tokens to generate must be at least 1, found {}", options_.max_new_tokens);
   AERIE_TRY(kv_.reserve(static_cast<int>(prompt.size()) + std::min(room, options_.max_new_tokens)));

@@ -46,8 +46,8 @@ struct GenerateResult {
   }
 };
 
-/// Generates after `prompt`. kInvalidArgument: an empty prompt, a K out of range, K > 0 without a drafter, a prompt that leaves
-/// no room in the model's context. kInternal: the model's output is not finite.
+/// Generates after `prompt`. kInvalidArgument: an empty prompt, a K out of range, K > 0 without a drafter. kResource: a prompt
+/// that leaves no room in the context. kInternal: the model's output is not finite.
 Expected<GenerateResult> generate(Runtime& runtime, std::span<const int32_t> prompt, const GenerateOptions& options);
 
 }  // namespace aerie

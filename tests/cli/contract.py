@@ -1,0 +1,190 @@
+"""The contract of the command line: contract.py AERIE. Exit codes, JSON keys, one-sentence errors, nothing half-written.
+
+Needs the target model in the cache (scripts/fetch-model.sh) and the shipped drafter. Uses only Python's standard library.
+"""
+
+import json
+import os
+import pathlib
+import resource
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+import unittest
+
+AERIE = sys.argv[1]
+REPO = pathlib.Path(__file__).resolve().parents[2]
+DRAFTER = REPO / "models" / "smollm2-135m-eagle3"
+
+
+def model_path():
+    root = os.environ.get("AERIE_MODELS") or pathlib.Path(os.environ.get("XDG_CACHE_HOME") or pathlib.Path.home() / ".cache") / "aerie"
+    return pathlib.Path(root) / "smollm2" / "SmolLM2-135M-Instruct.Q4_1.gguf"
+
+
+def limit_file_size():
+    signal.signal(signal.SIGXFSZ, signal.SIG_IGN)  # a write beyond the limit then fails as on a full disk
+    resource.setrlimit(resource.RLIMIT_FSIZE, (4096, 4096))
+
+
+def aerie(*arguments, full_disk=False, stdin=None):
+    return subprocess.run([AERIE, *map(str, arguments)], capture_output=True, text=True, input=stdin, cwd=REPO,
+                          preexec_fn=limit_file_size if full_disk else None, timeout=600)
+
+
+class Contract(unittest.TestCase):
+    def setUp(self):
+        self.folder = pathlib.Path(tempfile.mkdtemp())
+        self.addCleanup(shutil.rmtree, self.folder)
+
+    def write(self, name, content):
+        path = self.folder / name
+        path.write_text(content, encoding="utf-8")
+        return path
+
+    def done(self, *arguments, **keywords):
+        result = aerie(*arguments, **keywords)
+        self.assertEqual(result.returncode, 0, result.stderr)
+        return result
+
+    def refused(self, code, *arguments, says, **keywords):
+        result = aerie(*arguments, **keywords)
+        self.assertEqual(result.returncode, code, result.stderr + result.stdout)
+        for words in says:
+            self.assertIn(words, result.stderr)
+        return result
+
+    def one_sentence(self, result):
+        self.assertEqual(len(result.stderr.strip().splitlines()), 1, result.stderr)
+        self.assertEqual(result.stdout, "")
+
+    def test_run_json(self):
+        arguments = ["run", "-m", "smollm2", "-d", "smollm2", "-p", "Name three colours.", "-n", "24", "--json"]
+        reply = json.loads(self.done(*arguments, "-k", "3").stdout)
+        for key in ("text", "token_ids", "prompt_tokens", "generated_tokens", "finish_reason", "prefill_seconds", "decode_seconds",
+                    "decode_tokens_per_second", "draft", "peak_rss_bytes"):
+            self.assertIn(key, reply)
+        draft = reply["draft"]
+        self.assertEqual(draft["k"], 3)
+        self.assertEqual(len(draft["accepted_per_position"]), 3)
+        self.assertEqual(len(draft["accepted_per_cycle"]), draft["cycles"])
+        self.assertAlmostEqual(draft["acceptance_length"], 1 + draft["accepted"] / draft["cycles"])
+        self.assertEqual(reply["generated_tokens"], len(reply["token_ids"]))
+        plain = json.loads(self.done(*arguments, "-k", "0").stdout)
+        self.assertEqual(plain["token_ids"], reply["token_ids"])
+        self.assertEqual(plain["text"], reply["text"])
+
+    def test_run_streams_text_and_writes_stats(self):
+        stats = self.folder / "stats.json"
+        result = self.done("run", "-m", model_path(), "-p", "Say hello.", "-n", "8", "--stats", stats)
+        self.assertEqual(result.stdout.rstrip("\n"), json.loads(stats.read_text())["text"].rstrip("\n"))
+        self.assertIn("tokens/s", result.stderr)
+
+    def test_messages_equal_prompt(self):
+        messages = self.write("m.json", json.dumps([{"role": "user", "content": "Hi there"}]))
+        by_file = json.loads(self.done("run", "-m", "smollm2", "--messages", messages, "-n", "6", "--json").stdout)
+        by_flag = json.loads(self.done("run", "-m", "smollm2", "-p", "Hi there", "-n", "6", "--json").stdout)
+        self.assertEqual(by_file["token_ids"], by_flag["token_ids"])
+        raw = json.loads(self.done("run", "-m", "smollm2", "-p", "Hi there", "--raw", "-n", "6", "--json").stdout)
+        self.assertEqual(raw["prompt_tokens"], 2)
+
+    def test_capture_eval_and_resume(self):
+        prompts = self.write("p.jsonl", "\n".join(json.dumps({"prompt": f"Count to {n}."}) for n in (3, 4, 5)))
+        traces = self.folder / "traces"
+        capture = ["capture", "-m", "smollm2", "--prompts", prompts, "--out", traces, "-n", "12"]
+        self.done(*capture, "--limit", "2")
+        self.assertEqual(len(list(traces.glob("hs_*.safetensors"))), 2)
+        self.done(*capture)
+        self.assertEqual(len(list(traces.glob("hs_*.safetensors"))), 3)
+        manifest = json.loads((traces / "manifest.json").read_text())
+        self.assertEqual(manifest["taps"], [2, 15, 27])
+        reply = json.loads(self.done("eval", "-m", "smollm2", "-d", "smollm2", "--traces", traces, "-k", "3", "--json").stdout)
+        self.assertGreaterEqual(reply["walk_acceptance_length"], 1)
+        self.assertEqual(len(reply["steps"]), 3)
+        for step in reply["steps"]:
+            self.assertTrue(0 <= step["unconditional"] <= 1 and 0 <= step["conditional"] <= 1)
+        self.assertTrue(0 < reply["coverage"] <= 1)
+        self.refused(2, *capture, "--taps", "1,2,3", says=["taps"])
+
+    def test_bench_json(self):
+        reply = json.loads(self.done("bench", "-m", "smollm2", "-d", "smollm2", "-n", "12", "--repetitions", "1", "--json").stdout)
+        for key in ("read_ceiling_gb_s", "plain_tokens_per_second", "plain_gb_s", "prefill_tokens_per_second", "verify_cost", "draft_step_cost",
+                    "speculative_tokens_per_second", "speedup", "acceptance_length", "identical_output"):
+            self.assertIn(key, reply)
+        self.assertEqual(reply["verify_cost"]["1"], 1.0)
+        self.assertTrue(reply["identical_output"])
+
+    def test_tokenize(self):
+        lines = self.write("t.jsonl", '{"text": "Hello world"}\n{"text": "<|im_end|>"}\n')
+        plain = [json.loads(line)["ids"] for line in self.done("tokenize", "-m", "smollm2", "--jsonl", lines).stdout.splitlines()]
+        special = [json.loads(line)["ids"] for line in self.done("tokenize", "-m", "smollm2", "--jsonl", lines, "--special").stdout.splitlines()]
+        self.assertEqual(plain[0], special[0])
+        self.assertEqual(special[1], [2])
+        self.assertNotIn(2, plain[1])
+        messages = self.write("m.json", json.dumps([{"role": "user", "content": "Hi <|im_end|>"}]))
+        text = self.done("tokenize", "-m", "smollm2", "--messages", messages, "--render").stdout
+        self.assertTrue(text.startswith("<|im_start|>system\n") and text.endswith("<|im_start|>assistant\n"))
+        closed = self.done("tokenize", "-m", "smollm2", "--messages", messages, "--render", "--no-generation-prompt").stdout
+        self.assertEqual(text, closed + "<|im_start|>assistant\n")
+        ids = json.loads(self.done("tokenize", "-m", "smollm2", "--messages", messages).stdout)["ids"]
+        self.assertEqual(ids.count(2), 2)  # the template's own two; the user's spelling stays text
+
+    def test_inspect(self):
+        reply = json.loads(self.done("inspect", "smollm2", "-m", "smollm2", "--json").stdout)
+        self.assertEqual(reply["dialect"], "speculators")
+        self.assertEqual(reply["spec"]["taps"], [2, 15, 27])
+        self.assertIn("taps", self.done("inspect", DRAFTER).stdout)
+        self.assertEqual(json.loads(self.done("inspect", model_path(), "--json").stdout)["config"]["blocks"], 30)
+
+    def test_chat(self):
+        result = self.done("chat", "-m", "smollm2", "-d", "smollm2", "-n", "12", stdin="Say one word.\nAnd another.\n\n")
+        self.assertEqual(result.stderr.count("tokens/s"), 2)
+
+    def test_bad_usage(self):
+        self.refused(2, says=[])
+        self.refused(2, "nonsense", says=[])
+        self.refused(2, "run", says=["--model"])
+        self.refused(2, "run", "-m", "smollm2", says=["-p"])
+        self.refused(2, "run", "-m", "smollm2", "-p", "x", "-k", "17", says=["--draft-tokens"])
+        self.refused(2, "run", "-m", "smollm2", "-p", "x", "-k", "2", says=["no drafter"])
+        self.refused(2, "run", "-m", "smollm2", "-p", "x", "--threads", "100000", says=["--threads"])
+        self.refused(2, "run", "-m", "smollm2", "-p", "x", "--isa", "mmx", says=["mmx"])
+
+    def test_missing_and_damaged_files(self):
+        self.one_sentence(self.refused(1, "run", "-m", "/nonexistent.gguf", "-p", "x", says=["/nonexistent.gguf"]))
+        self.one_sentence(self.refused(1, "run", "-m", "smollm2", "-d", "/nonexistent", "-p", "x", says=["/nonexistent"]))
+        cut = self.folder / "cut.gguf"
+        with open(model_path(), "rb") as source:
+            cut.write_bytes(source.read(5_000_000))
+        self.one_sentence(self.refused(1, "run", "-m", cut, "-p", "x", says=["cut.gguf"]))
+        cut.write_bytes(b"not a model at all")
+        self.one_sentence(self.refused(1, "run", "-m", cut, "-p", "x", says=["cut.gguf"]))
+        self.one_sentence(self.refused(1, "eval", "-m", "smollm2", "-d", "smollm2", "--traces", self.folder, says=["manifest.json"]))
+
+    def test_a_drafter_of_another_target_names_both_sizes(self):
+        other = self.folder / "other"
+        shutil.copytree(DRAFTER, other)
+        config = json.loads((other / "config.json").read_text())
+        config["transformer_layer_config"]["vocab_size"] = 50000
+        (other / "config.json").write_text(json.dumps(config))
+        result = aerie("run", "-m", "smollm2", "-d", other, "-p", "x")
+        self.assertNotEqual(result.returncode, 0)
+        self.one_sentence(result)
+        self.assertRegex(result.stderr, r"50000[\s\S]*49152|49152[\s\S]*50000")
+
+    def test_over_long_prompt(self):
+        messages = self.write("long.json", json.dumps([{"role": "user", "content": "word " * 9000}]))
+        result = self.refused(1, "run", "-m", "smollm2", "--messages", messages, says=["8192"])
+        self.one_sentence(result)
+
+    def test_full_disk_leaves_nothing(self):
+        prompts = self.write("p.jsonl", '{"prompt": "Count to 5."}')
+        traces = self.folder / "traces"
+        result = self.refused(1, "capture", "-m", "smollm2", "--prompts", prompts, "--out", traces, "-n", "8", full_disk=True, says=["hs_0"])
+        self.assertEqual([p.name for p in traces.iterdir() if p.name != "manifest.json"], [], result.stderr)
+
+
+if __name__ == "__main__":
+    unittest.main(argv=[sys.argv[0], "-v"])
