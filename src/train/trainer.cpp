@@ -66,6 +66,12 @@ Expected<DraftSpec> make_spec(const TrainOptions& o, const TargetTensors& target
   return spec;
 }
 
+const char* name_of(FeatureNorm norm) {
+  return norm == FeatureNorm::kNone ? "none" : norm == FeatureNorm::kConcat ? "concat" : "per-tap";
+}
+const char* name_of(Feedback feedback) { return feedback == Feedback::kPreNorm ? "pre" : "post"; }
+const char* name_of(HeadMode head) { return head == HeadMode::kWarm ? "warm" : head == HeadMode::kFrozen ? "frozen" : "free"; }
+
 /// Everything that the bytes of the result depend on, besides the length of the run.
 json recipe_of(const TrainOptions& o, const DraftSpec& spec, const Dataset& data, MatmulPrecision precision) {
   return {{"source", data.manifest().source_id()},
@@ -73,10 +79,10 @@ json recipe_of(const TrainOptions& o, const DraftSpec& spec, const Dataset& data
           {"held_out", data.held_out().size()},
           {"tokens", data.training_tokens()},
           {"draft_vocab", spec.draft_vocab},
-          {"feature_norm", static_cast<int>(spec.feature_norm)},
-          {"feedback", static_cast<int>(spec.feedback)},
+          {"feature_norm", name_of(spec.feature_norm)},
+          {"feedback", name_of(spec.feedback)},
           {"norm_before_residual", spec.norm_before_residual},
-          {"head", static_cast<int>(o.head)},
+          {"head", name_of(o.head)},
           {"ttt_steps", o.ttt_steps},
           {"step_decay", o.step_decay},
           {"tokens_per_step", o.tokens_per_step},

@@ -159,6 +159,22 @@ TEST(Train, KeepsTheBestCheckpointByTheWalk) {
   EXPECT_DOUBLE_EQ(nlohmann::json::parse(config)["aerie_training"]["held_out_walk_acceptance_length"].get<double>(), best);
 }
 
+TEST(Train, Bf16ProductsGiveNearlyTheSameLossAndGradient) {
+  const TinyTarget target;
+  const std::string traces = target.write_traces("traces", target.conversations(12));
+  std::vector<nlohmann::json> first;
+  for (const MatmulPrecision precision : {MatmulPrecision::kFloat32, MatmulPrecision::kBf16}) {
+    TrainOptions o = tiny_options(target, traces, precision == MatmulPrecision::kBf16 ? "bf16" : "f32");
+    o.precision = precision;
+    o.max_steps = 1;
+    ASSERT_TRUE(train(o, kGoOn).ok());
+    first.push_back(metrics(o.out)[0]);
+  }
+  for (const char* figure : {"loss", "gradient_norm"}) {
+    EXPECT_NEAR(first[1][figure].get<double>(), first[0][figure].get<double>(), 0.02 * first[0][figure].get<double>()) << figure;
+  }
+}
+
 TEST(Train, StopsWhenTheLossIsNotFinite) {
   const TinyTarget target;
   TrainOptions o = tiny_options(target, target.write_traces("traces", target.conversations(12)), "out");
