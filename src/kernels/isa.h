@@ -6,6 +6,10 @@
 
 namespace aerie::kernels {
 
+// Bytes of a block of 32 columns and, inside it, where the scales and minima lie (see TileFormat).
+inline constexpr size_t kQ4BlockBytes = 320, kQ4Scales = 256, kQ4Minima = 288;
+inline constexpr size_t kQ8BlockBytes = 544, kQ8Scales = 512;
+
 const Kernels& scalar_table();
 #if defined(__x86_64__)
 const Kernels& avx2_table();

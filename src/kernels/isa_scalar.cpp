@@ -57,8 +57,8 @@ void matmul_quantized(const PackedMatrix& w, const QuantizedRows& x, int n, int 
       for (int b = 0; b < blocks; ++b) {
         const size_t index = static_cast<size_t>(r) * blocks + b;
         const int8_t* a = x.q + index * 2 * kBlock;
-        const uint8_t* quants = tile + static_cast<size_t>(b) * (q4 ? 320 : 512);
-        const uint8_t* scales = q4 ? quants + 256 : tile + static_cast<size_t>(blocks) * 512 + static_cast<size_t>(b) * 32;
+        const uint8_t* quants = tile + static_cast<size_t>(b) * (q4 ? kQ4BlockBytes : kQ8BlockBytes);
+        const uint8_t* scales = quants + (q4 ? kQ4Scales : kQ8Scales);
         const auto half_at = [&](const uint8_t* p) {
           uint16_t half;
           std::memcpy(&half, p + 2 * lane, sizeof half);
@@ -70,7 +70,7 @@ void matmul_quantized(const PackedMatrix& w, const QuantizedRows& x, int n, int 
           sum += weight * (128 * a[c] + a[kBlock + c]);
         }
         acc = std::fma(static_cast<float>(sum) * x.scale[index], half_at(scales), acc);
-        if (q4) acc = std::fma(half_at(scales + 32), x.offset[index], acc);
+        if (q4) acc = std::fma(half_at(quants + kQ4Minima), x.offset[index], acc);
       }
       y[r * y_stride + out] = acc;
     }

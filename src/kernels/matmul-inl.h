@@ -25,20 +25,21 @@ inline void store_strip(const PackedMatrix& w, int strip, float* y, Simd::F valu
 
 struct Q4Format {
   static constexpr bool kHasMinimum = true;
-  static void load(const Strip& s, int block, int /*blocks*/, Simd::QuantBlock& w, Simd::F& scale, Simd::F& minimum) {
-    const uint8_t* p = s.tile + static_cast<size_t>(block) * 320;
+  static void load(const Strip& s, int block, Simd::QuantBlock& w, Simd::F& scale, Simd::F& minimum) {
+    const uint8_t* p = s.tile + static_cast<size_t>(block) * kQ4BlockBytes;
     Simd::load_q4(p + s.half * Simd::kLanes * 4, w);
-    scale = Simd::load_half(p + 256 + s.half * Simd::kLanes * 2);
-    minimum = Simd::load_half(p + 288 + s.half * Simd::kLanes * 2);
+    scale = Simd::load_half(p + kQ4Scales + s.half * Simd::kLanes * 2);
+    minimum = Simd::load_half(p + kQ4Minima + s.half * Simd::kLanes * 2);
   }
   static Simd::I dot(const Simd::QuantBlock& w, const int8_t* a, int /*start*/) { return Simd::dot_q4(w, a); }
 };
 
 struct Q8Format {
   static constexpr bool kHasMinimum = false;
-  static void load(const Strip& s, int block, int blocks, Simd::QuantBlock& w, Simd::F& scale, Simd::F&) {
-    Simd::load_q8(s.tile + static_cast<size_t>(block) * 512 + s.half * Simd::kLanes * 4, w);
-    scale = Simd::load_half(s.tile + static_cast<size_t>(blocks) * 512 + static_cast<size_t>(block) * 32 + s.half * Simd::kLanes * 2);
+  static void load(const Strip& s, int block, Simd::QuantBlock& w, Simd::F& scale, Simd::F&) {
+    const uint8_t* p = s.tile + static_cast<size_t>(block) * kQ8BlockBytes;
+    Simd::load_q8(p + s.half * Simd::kLanes * 4, w);
+    scale = Simd::load_half(p + kQ8Scales + s.half * Simd::kLanes * 2);
   }
   static Simd::I dot(const Simd::QuantBlock& w, const int8_t* a, int start) { return Simd::dot_q8(w, a, start); }
 };
@@ -65,7 +66,7 @@ template <class Format, int N, int T>
     for (int t = 0; t < T; ++t) {
       Simd::QuantBlock block;
       Simd::F scale, minimum;
-      Format::load(strips[t], b, blocks, block, scale, minimum);
+      Format::load(strips[t], b, block, scale, minimum);
 #pragma GCC unroll 8
       for (int i = 0; i < N; ++i) {
         const size_t at = static_cast<size_t>(i) * blocks + b;

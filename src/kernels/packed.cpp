@@ -1,21 +1,20 @@
 // Tiled weight matrices: memory, packing and unpacking. The layouts are described at TileFormat.
 #include <sys/mman.h>
 
+#include <algorithm>
 #include <bit>
 #include <cassert>
-#include <cstdlib>
 #include <cstring>
-#include <utility>
+#include <memory>
+#include <mutex>
 
 #include "base/half.h"
-#include "kernels/kernels.h"
+#include "kernels/isa.h"
 
 namespace aerie::kernels {
 namespace {
 
 constexpr size_t kHugePage = size_t{2} << 20;
-constexpr size_t kQ4BlockBytes = 320, kQ4Scales = 256, kQ4Minima = 288;  // offsets inside a block
-constexpr size_t kQ8BlockBytes = 512, kScaleBytes = kTileRows * sizeof(uint16_t);
 
 uint16_t load_u16(const uint8_t* p) {
   uint16_t value;
@@ -24,15 +23,47 @@ uint16_t load_u16(const uint8_t* p) {
 }
 void store_u16(uint8_t* p, uint16_t value) { std::memcpy(p, &value, sizeof value); }
 
-// A matrix of several huge pages is aligned to them and asks for them: a tile is read from end to end, and the hardware
-// prefetchers stop at page boundaries.
-uint8_t* allocate_zeroed(size_t bytes) {
-  const bool huge = bytes >= kHugePage;
-  void* memory = std::aligned_alloc(huge ? kHugePage : 64, bytes);
-  if (memory == nullptr) return nullptr;
-  if (huge) madvise(memory, bytes, MADV_HUGEPAGE);
-  std::memset(memory, 0, bytes);
-  return static_cast<uint8_t*>(memory);
+// A region of zeroed memory that matrices are cut from; it lives as long as one of them does.
+struct Slab {
+  explicit Slab(size_t bytes) : size(bytes) {
+    // One huge page more than asked for, so that the region can begin at one.
+    mapped = mmap(nullptr, size + kHugePage, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+    if (mapped == MAP_FAILED) return;
+    const auto address = reinterpret_cast<uintptr_t>(mapped);
+    begin = reinterpret_cast<uint8_t*>((address + kHugePage - 1) / kHugePage * kHugePage);
+    madvise(begin, size, MADV_HUGEPAGE);
+  }
+  Slab(const Slab&) = delete;
+  Slab& operator=(const Slab&) = delete;
+  ~Slab() {
+    if (begin != nullptr) munmap(mapped, size + kHugePage);
+  }
+
+  void* mapped = nullptr;
+  uint8_t* begin = nullptr;
+  size_t size, used = 0;
+};
+
+// Zeroed memory for one matrix. Most matrices of a small model are smaller than a huge page, so they share slabs of many:
+// with ordinary pages, page walks alone take a third of the read speed of a single row.
+std::shared_ptr<uint8_t> allocate_zeroed(size_t bytes) {
+#if defined(__SANITIZE_ADDRESS__)
+  constexpr size_t kSlabBytes = 0;  // a slab each, so that reading past the end of a matrix is seen more often
+#else
+  constexpr size_t kSlabBytes = size_t{64} << 20;  // untouched pages of it cost nothing
+#endif
+  static std::mutex mutex;
+  static std::weak_ptr<Slab> current;
+  const std::lock_guard<std::mutex> lock(mutex);
+  std::shared_ptr<Slab> slab = current.lock();
+  if (slab == nullptr || slab->size - slab->used < bytes) {
+    slab = std::make_shared<Slab>(std::max(kSlabBytes, (bytes + kHugePage - 1) / kHugePage * kHugePage));
+    if (slab->begin == nullptr) return nullptr;
+    current = slab;
+  }
+  uint8_t* memory = slab->begin + slab->used;
+  slab->used += (bytes + 63) / 64 * 64;
+  return {slab, memory};
 }
 
 // Where one output row's share of a kQ4 block lies: the nibble of column c is in quants[byte(c)].
@@ -62,13 +93,15 @@ void pack_nibbles(const Q4Place& place, const uint8_t* source) {
   }
 }
 
+uint8_t* q8_block(const PackedMatrix& matrix, int row, int block) {
+  return const_cast<uint8_t*>(matrix.tile(row / kTileRows)) + kQ8BlockBytes * static_cast<size_t>(block);
+}
 uint8_t* q8_quant(const PackedMatrix& matrix, int row, int column) {
-  return const_cast<uint8_t*>(matrix.tile(row / kTileRows)) + static_cast<size_t>(column / 4) * 64 + 4 * (row % kTileRows) + column % 4;
+  const int c = column % kBlock;
+  return q8_block(matrix, row, column / kBlock) + 64 * (c / 4) + 4 * (row % kTileRows) + c % 4;
 }
 uint8_t* q8_scale(const PackedMatrix& matrix, int row, int block) {
-  const size_t blocks = static_cast<size_t>(matrix.cols() / kBlock);
-  return const_cast<uint8_t*>(matrix.tile(row / kTileRows)) + blocks * kQ8BlockBytes + static_cast<size_t>(block) * kScaleBytes +
-         2 * (row % kTileRows);
+  return q8_block(matrix, row, block) + kQ8Scales + 2 * (row % kTileRows);
 }
 
 }  // namespace
@@ -77,34 +110,24 @@ size_t tile_bytes(TileFormat format, int cols) {
   const size_t columns = static_cast<size_t>(cols), blocks = columns / kBlock;
   switch (format) {
     case TileFormat::kQ4: return blocks * kQ4BlockBytes;
-    case TileFormat::kQ8: return (blocks * (kQ8BlockBytes + kScaleBytes) + 63) / 64 * 64;
+    case TileFormat::kQ8: return (blocks * kQ8BlockBytes + 63) / 64 * 64;
     case TileFormat::kBf16: return (columns * kTileRows * sizeof(uint16_t) + 63) / 64 * 64;
     case TileFormat::kF32: return columns * kTileRows * sizeof(float);
   }
   return 0;
 }
 
-PackedMatrix::PackedMatrix(TileFormat format, int rows, int cols) : format_(format), rows_(rows), cols_(cols) {
+PackedMatrix::PackedMatrix(TileFormat format, int rows, int cols) {
   assert(rows > 0 && cols > 0 && ((format != TileFormat::kQ4 && format != TileFormat::kQ8) || cols % kBlock == 0));
-  tile_bytes_ = tile_bytes(format, cols);
-  bytes_ = tile_bytes_ * static_cast<size_t>(tiles());
-  data_ = allocate_zeroed(bytes_);
-  if (data_ == nullptr) *this = PackedMatrix();
+  const size_t tile = tile_bytes(format, cols), total = tile * ((static_cast<size_t>(rows) + kTileRows - 1) / kTileRows);
+  memory_ = allocate_zeroed(total);
+  if (memory_ == nullptr) return;
+  format_ = format;
+  rows_ = rows;
+  cols_ = cols;
+  tile_bytes_ = tile;
+  bytes_ = total;
 }
-
-PackedMatrix::PackedMatrix(PackedMatrix&& other) noexcept { *this = std::move(other); }
-
-PackedMatrix& PackedMatrix::operator=(PackedMatrix&& other) noexcept {
-  std::swap(format_, other.format_);
-  std::swap(rows_, other.rows_);
-  std::swap(cols_, other.cols_);
-  std::swap(tile_bytes_, other.tile_bytes_);
-  std::swap(bytes_, other.bytes_);
-  std::swap(data_, other.data_);
-  return *this;
-}
-
-PackedMatrix::~PackedMatrix() { std::free(data_); }
 
 void pack_row_q4_0(PackedMatrix& matrix, int row, const uint8_t* source) {
   assert(matrix.format() == TileFormat::kQ4);
