@@ -81,6 +81,17 @@ PackedBatch pack_documents(std::span<const Trace> documents, int steps, std::spa
   return batch;
 }
 
+void pad_rows(PackedBatch& batch) {
+  const size_t width = batch.rows() == 0 ? 0 : batch.features.size() / static_cast<size_t>(batch.rows());
+  for (StepPlan& plan : batch.steps) {
+    const size_t multiple = kRowMultiple, rows = (plan.tokens.size() + multiple - 1) / multiple * multiple;
+    if (!plan.parents.empty()) plan.parents.resize(rows, 0);
+    plan.tokens.resize(rows, 0);
+    plan.positions.resize(rows, 0);
+  }
+  batch.features.resize(static_cast<size_t>(batch.rows()) * width, 0);
+}
+
 std::vector<std::vector<uint32_t>> pack_rows(std::span<const Conversation> conversations, std::span<const uint32_t> chosen,
                                              int64_t row_length) {
   std::vector<std::vector<uint32_t>> rows;
@@ -109,6 +120,7 @@ Expected<std::vector<PackedBatch>> load_step(const Dataset& data, std::span<cons
       documents.push_back(std::move(document));
     }
     batches.push_back(pack_documents(documents, steps, to_draft));
+    pad_rows(batches.back());
   }
   return batches;
 }

@@ -23,12 +23,16 @@ struct RowRun {
 };
 inline constexpr int64_t kMaxRun = 128;  // bounds the triangle of scores that causality throws away
 
+/// Row counts are rounded up to a multiple of this: bf16 matrix products are compiled for each shape they meet, which takes longer
+/// than a small product itself.
+inline constexpr int64_t kRowMultiple = 64;
+
 /// One unrolled step. Step 0 feeds all rows (their keys are what later rows attend to), later steps only the supervised ones.
 struct StepPlan {
   std::vector<int64_t> parents;    // place in the list of the step before; empty at step 0
   std::vector<int64_t> tokens;     // token i+1+s
   std::vector<int64_t> positions;  // i+s
-  std::vector<RowRun> runs;
+  std::vector<RowRun> runs;        // rows that no run covers are padding
   // The rows with a loss: those supervised whose target is inside the draft vocabulary.
   std::vector<int64_t> loss_rows;  // place in this step's list
   std::vector<int64_t> teachers;   // place in teacher_states
@@ -47,6 +51,9 @@ struct PackedBatch {
 
 /// Lays out conversations for `steps` unrolled steps. `to_draft` maps target ids to draft ids, -1 outside.
 PackedBatch pack_documents(std::span<const Trace> documents, int steps, std::span<const int32_t> to_draft);
+
+/// Appends rows to each step's list up to a multiple of kRowMultiple; they attend to nothing and nothing depends on them.
+void pad_rows(PackedBatch& batch);
 
 /// Groups conversations (by index) into packed rows of at most `row_length` tokens, first fit, in order.
 std::vector<std::vector<uint32_t>> pack_rows(std::span<const Conversation> conversations, std::span<const uint32_t> chosen,

@@ -4,6 +4,7 @@
 
 #include <cmath>
 #include <limits>
+#include <numeric>
 
 namespace aerie::train {
 namespace {
@@ -19,6 +20,18 @@ at::Tensor bf16_tensor(const std::vector<uint16_t>& values, int64_t cols) {
   return at::from_blob(const_cast<uint16_t*>(values.data()), {static_cast<int64_t>(values.size()) / cols, cols}, at::kBFloat16);
 }
 
+/// x with zero rows appended up to a multiple of kRowMultiple.
+at::Tensor padded(const at::Tensor& x) {
+  const int64_t missing = (kRowMultiple - x.size(0) % kRowMultiple) % kRowMultiple;
+  return missing == 0 ? x : at::constant_pad_nd(x, {0, 0, 0, missing});
+}
+
+/// log softmax of the logits of rows [begin, begin + count) of a padded input.
+at::Tensor log_softmax_rows(TorchOps& ops, const at::Tensor& input, const at::Tensor& head, int64_t begin, int64_t count) {
+  const int64_t length = std::min(kHeadChunk, input.size(0) - begin);
+  return at::log_softmax(ops.linear(input.narrow(0, begin, length), head).narrow(0, 0, count), -1);
+}
+
 /// The target's distribution over the draft vocabulary at every teacher row.
 struct TeacherRows {
   at::Tensor probabilities;  // [teachers, Vd]
@@ -26,13 +39,13 @@ struct TeacherRows {
 };
 
 TeacherRows teacher_rows(TorchOps& ops, const Teacher& teacher, const at::Tensor& states) {
-  const at::Tensor normed = ops.rms_norm(states, teacher.final_norm, teacher.eps);
+  const at::Tensor normed = padded(ops.rms_norm(states, teacher.final_norm, teacher.eps));
   TeacherRows rows;
   rows.probabilities = at::empty({states.size(0), teacher.head.size(0)}, normed.options());
   rows.entropy = at::empty({states.size(0)}, normed.options());
   for (int64_t begin = 0; begin < states.size(0); begin += kHeadChunk) {
     const int64_t count = std::min(kHeadChunk, states.size(0) - begin);
-    const at::Tensor log_p = at::log_softmax(ops.linear(normed.narrow(0, begin, count), teacher.head), -1);
+    const at::Tensor log_p = log_softmax_rows(ops, normed, teacher.head, begin, count);
     at::Tensor p = rows.probabilities.narrow(0, begin, count);
     at::exp_out(p, log_p);
     rows.entropy.narrow(0, begin, count).copy_((p * log_p).sum(-1).neg());
@@ -41,22 +54,25 @@ TeacherRows teacher_rows(TorchOps& ops, const Teacher& teacher, const at::Tensor
 }
 
 struct HeadResult {
-  at::Tensor input_gradient;   // [m, H]
-  at::Tensor logit_gradient;   // [m, Vd] in the head's type
+  at::Tensor input_gradient;  // [m, H]
+  at::Tensor logit_gradient;  // [m padded, Vd] in the head's type
 };
 
 /// The head, its loss and its gradients by hand, chunk by chunk: under autograd, several copies of all rows' [m, Vd] would live
-/// until the backward pass.
+/// until the backward pass. `input` is padded.
 HeadResult head_loss(TorchOps& ops, const at::Tensor& input, const at::Tensor& head, const TeacherRows& teacher, const StepPlan& plan,
                      double row_weight, bool backward, StepStats& stats) {
-  const int64_t rows = input.size(0);
+  const int64_t rows = static_cast<int64_t>(plan.loss_rows.size());
   const at::Tensor teachers = index_tensor(plan.teachers), labels = index_tensor(plan.labels);
   HeadResult result;
-  if (backward) result.logit_gradient = at::empty({rows, head.size(0)}, head.options());
+  if (backward) {
+    result.logit_gradient = at::empty({input.size(0), head.size(0)}, head.options());
+    result.logit_gradient.narrow(0, rows, input.size(0) - rows).zero_();
+  }
   at::Tensor loss = at::zeros({}, input.options().dtype(at::kDouble)), correct = at::zeros({}, labels.options());
   for (int64_t begin = 0; begin < rows; begin += kHeadChunk) {
     const int64_t count = std::min(kHeadChunk, rows - begin);
-    const at::Tensor log_q = at::log_softmax(ops.linear(input.narrow(0, begin, count), head), -1);
+    const at::Tensor log_q = log_softmax_rows(ops, input, head, begin, count);
     const at::Tensor which = teachers.narrow(0, begin, count);
     const at::Tensor p = teacher.probabilities.index_select(0, which);
     const at::Tensor cross = (p * log_q).sum(-1) + teacher.entropy.index_select(0, which);
@@ -65,7 +81,7 @@ HeadResult head_loss(TorchOps& ops, const at::Tensor& input, const at::Tensor& h
     correct += (label_log_q == log_q.amax(-1)).sum();
     if (backward) result.logit_gradient.narrow(0, begin, count).copy_(log_q.exp().sub_(p).mul_(row_weight));
   }
-  if (backward) result.input_gradient = at::matmul(result.logit_gradient, head).to(ops.state_type());
+  if (backward) result.input_gradient = at::matmul(result.logit_gradient, head).narrow(0, 0, rows).to(ops.state_type());
   stats.loss += loss.item<double>();
   stats.correct += correct.item<int64_t>();
   return result;
@@ -107,11 +123,13 @@ at::Tensor TttAttention::operator()(const at::Tensor& q, const at::Tensor& k, co
   const int64_t n = q.size(0), groups = spec_.kv_heads, heads = spec_.heads / spec_.kv_heads, dim = spec_.head_dim;
   const at::Tensor queries = q.view({n, groups, heads, dim}) * (1.0 / std::sqrt(static_cast<double>(dim)));
   if (plan_ == &batch_.steps[0]) {
-    for (const at::Tensor& document : k.view({n, groups, dim}).split_with_sizes(batch_.document_rows)) {
-      keys_.push_back(document.transpose(0, 1).contiguous());
-    }
-    for (const at::Tensor& document : v.view({n, groups, dim}).split_with_sizes(batch_.document_rows)) {
-      values_.push_back(document.transpose(0, 1).contiguous());
+    std::vector<int64_t> sizes = batch_.document_rows;
+    sizes.push_back(n - std::accumulate(sizes.begin(), sizes.end(), int64_t{0}));  // padding
+    const std::vector<at::Tensor> keys = k.view({n, groups, dim}).split_with_sizes(sizes);
+    const std::vector<at::Tensor> values = v.view({n, groups, dim}).split_with_sizes(sizes);
+    for (size_t d = 0; d < batch_.document_rows.size(); ++d) {
+      keys_.push_back(keys[d].transpose(0, 1).contiguous());
+      values_.push_back(values[d].transpose(0, 1).contiguous());
     }
   } else {
     own_keys_.push_back(k.view({n, groups, 1, dim}));
@@ -138,8 +156,11 @@ at::Tensor TttAttention::operator()(const at::Tensor& q, const at::Tensor& k, co
     outputs.push_back(at::bmm(earlier, values).view({groups, m, heads, dim}).transpose(0, 1));
     if (own > 0) own_weights.push_back(weights.narrow(3, visible, own).transpose(0, 1));
   }
+  const int64_t padding = n - (plan_->runs.back().begin + plan_->runs.back().count);
+  outputs.push_back(at::zeros({padding, groups, heads, dim}, q.options()));
   at::Tensor output = at::cat(outputs, 0);  // [n, groups, heads, dim]
   if (own > 0) {
+    own_weights.push_back(at::zeros({padding, groups, heads, own}, q.options()));
     const at::Tensor weight = at::cat(own_weights, 0);
     for (int64_t j = 0; j < own; ++j) output = output + weight.narrow(3, j, 1) * own_values_[static_cast<size_t>(j)];
   }
@@ -182,7 +203,7 @@ std::vector<StepStats> run_ttt(TorchOps& ops, const DraftSpec& spec, const Draft
     const StepPlan& plan = batch.steps[s];
     stats[s].supervised = plan.supervised;
     stats[s].trained = static_cast<int64_t>(plan.loss_rows.size());
-    narrow_inputs.push_back(head_inputs[s].detach().to(head.scalar_type()));
+    narrow_inputs.push_back(padded(head_inputs[s].detach().to(head.scalar_type())));
     HeadResult result = head_loss(ops, narrow_inputs[s], head, teachers, plan, row_weight[s], backward, stats[s]);
     input_gradients.push_back(result.input_gradient);
     logit_gradients.push_back(result.logit_gradient);

@@ -254,6 +254,26 @@ TEST(Packed, EqualsUnpacked) {
   }
 }
 
+TEST(Packed, PaddingChangesNothing) {
+  LossCase c(FeatureNorm::kPerTap, Feedback::kPostNorm, false, HeadMode::kWarm, 4);
+  const PackedBatch bare = pack_documents(c.traces, 4, invert_d2t(c.spec));
+  PackedBatch batch = bare;
+  pad_rows(batch);
+  for (const StepPlan& plan : batch.steps) EXPECT_EQ(plan.tokens.size() % kRowMultiple, 0u);
+  EXPECT_GT(batch.rows(), bare.rows());
+  const std::vector<double> weights = row_weights({bare}, 0.7);
+  c.parameters.zero_gradients();
+  const double expected = c.loss(bare, weights, true);
+  std::vector<at::Tensor> gradients;
+  for (const Parameter& p : c.parameters.list()) gradients.push_back(c.gradient(p).clone());
+  c.parameters.zero_gradients();
+  EXPECT_NEAR(c.loss(batch, weights, true), expected, 1e-12 * expected);
+  for (size_t i = 0; i < gradients.size(); ++i) {
+    const at::Tensor now = c.gradient(c.parameters.list()[i]);
+    EXPECT_LT((now - gradients[i]).abs().max().item<double>(), 1e-12 * (1 + gradients[i].abs().max().item<double>()));
+  }
+}
+
 TEST(Packed, AnotherDocumentChangesNothing) {
   LossCase c(FeatureNorm::kNone, Feedback::kPreNorm, true, HeadMode::kFree);
   const at::NoGradGuard no_grad;
