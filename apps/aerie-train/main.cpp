@@ -74,7 +74,8 @@ int main(int argc, char** argv) {
       ->default_str("warm");
 
   auto* recipe = app.add_option_group("Recipe");
-  recipe->add_option("--ttt-steps", o.ttt_steps, "unrolled steps: the draft length to train for")->check(CLI::Range(1, aerie::train::kMaxTttSteps));
+  recipe->add_option("--ttt-steps", o.ttt_steps, "unrolled steps: the draft length to train for")
+      ->check(CLI::Range(1, aerie::train::kMaxTttSteps));
   recipe->add_option("--step-decay", o.step_decay, "weight of step s is decay^s, normalised")->check(CLI::Range(0.01, 1.0));
   recipe->add_option("--tokens-per-step", o.tokens_per_step, "tokens of conversations per optimiser step")->check(CLI::PositiveNumber);
   recipe->add_option("--row-length", o.row_length, "tokens packed into one row; longer conversations are left out")

@@ -108,7 +108,8 @@ Expected<std::vector<int32_t>> choose_draft_vocab(std::span<const Conversation> 
   }
   std::vector<int32_t> ids(static_cast<size_t>(vocab));
   std::iota(ids.begin(), ids.end(), 0);
-  std::stable_sort(ids.begin(), ids.end(), [&](int32_t a, int32_t b) { return counts[static_cast<size_t>(a)] > counts[static_cast<size_t>(b)]; });
+  std::stable_sort(ids.begin(), ids.end(),
+                   [&](int32_t a, int32_t b) { return counts[static_cast<size_t>(a)] > counts[static_cast<size_t>(b)]; });
   std::set<int32_t> chosen(always.begin(), always.end());
   if (chosen.size() > static_cast<size_t>(size)) {
     return invalid_argument("a draft vocabulary of {} cannot hold the {} end tokens", size, chosen.size());

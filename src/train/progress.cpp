@@ -50,9 +50,9 @@ Status Progress::step(const StepReport& r) {
   last_line_ = now;
   const double remaining = r.progress <= 0 ? 0.0 : r.elapsed_seconds * (1.0 - r.progress) / r.progress;
   const int filled = static_cast<int>(r.progress * 20);
-  const std::string line =
-      fmt::format("[{:#<{}}{:.<{}}] step {}/{} epoch {}  loss {:.3f}  accuracy per step {}  {:.0f} tokens/s  ETA {}", "", filled, "",
-                  20 - filled, r.step, r.total_steps, r.epoch + 1, r.loss, joined(r.accuracy, " "), r.tokens_per_second, duration(remaining));
+  const std::string line = fmt::format("[{:#<{}}{:.<{}}] step {}/{} epoch {}  loss {:.3f}  accuracy per step {}  {:.0f} tokens/s  ETA {}",
+                                       "", filled, "", 20 - filled, r.step, r.total_steps, r.epoch + 1, r.loss, joined(r.accuracy, " "),
+                                       r.tokens_per_second, duration(remaining));
   std::fprintf(stderr, terminal ? "\r\x1b[K%s" : "%s\n", line.c_str());
   std::fflush(stderr);
   line_open_ = terminal;

@@ -146,7 +146,8 @@ class Trainer {
 };
 
 Status Trainer::prepare() {
-  if (o_.ttt_steps < 1 || o_.ttt_steps > kMaxTttSteps) return invalid_argument("{} unrolled steps are not 1 to {}", o_.ttt_steps, kMaxTttSteps);
+  if (o_.ttt_steps < 1 || o_.ttt_steps > kMaxTttSteps)
+    return invalid_argument("{} unrolled steps are not 1 to {}", o_.ttt_steps, kMaxTttSteps);
   if (o_.threads <= 0) o_.threads = default_thread_count();
   at::set_num_threads(o_.threads);
   // Every step frees and takes the same few hundred megabytes: without this glibc returns them to the system each time, and
@@ -201,9 +202,10 @@ Status Trainer::prepare() {
   } else if (o_.resume) {
     spdlog::warn("{} holds no run to resume: starting anew", o_.out);
   }
-  spdlog::info("{} conversations ({} tokens) to train on, {} held out; {} optimiser steps of about {} tokens, {} matrix products, {} threads",
-               data_->training().size(), data_->training_tokens(), data_->held_out().size(), total_steps_, o_.tokens_per_step,
-               matmul_type_ == at::kBFloat16 ? "bf16" : "f32", o_.threads);
+  spdlog::info(
+      "{} conversations ({} tokens) to train on, {} held out; {} optimiser steps of about {} tokens, {} matrix products, {} threads",
+      data_->training().size(), data_->training_tokens(), data_->held_out().size(), total_steps_, o_.tokens_per_step,
+      matmul_type_ == at::kBFloat16 ? "bf16" : "f32", o_.threads);
   return {};
 }
 
@@ -216,7 +218,8 @@ Status Trainer::resume(const std::string& path) {
   }
   for (const auto& [key, value] : recipe_.items()) {
     const json before = state["recipe"].value(key, json());
-    if (before != value) return invalid_argument("{}: the run was started with {} {}, now it is {}", path, key, before.dump(), value.dump());
+    if (before != value)
+      return invalid_argument("{}: the run was started with {} {}, now it is {}", path, key, before.dump(), value.dump());
   }
   const json& run = state["run"];
   try {
@@ -330,7 +333,8 @@ Status Trainer::one_step(const std::vector<PackedBatch>& batches) {
   if (!std::isfinite(report.loss) || !std::isfinite(report.gradient_norm)) {
     return {StatusCode::kInternal,
             fmt::format("step {}: the loss is {} and the gradient's norm {}: training has diverged at learning rate {:.2g}; lower --lr or "
-                        "lengthen --warmup. What was saved before in {} is kept", state_.step + 1, report.loss, report.gradient_norm, rate, o_.out)};
+                        "lengthen --warmup. What was saved before in {} is kept",
+                        state_.step + 1, report.loss, report.gradient_norm, rate, o_.out)};
   }
   ++state_.step;
   parameters_->update({}, rate, state_.step, report.gradient_norm);

@@ -78,7 +78,9 @@ class TinyTarget {
   }
 
   /// A trace folder with these rows.
-  std::string write_traces(const std::string& name, const std::vector<Trace>& traces) const { return write_traces(name, traces, manifest()); }
+  std::string write_traces(const std::string& name, const std::vector<Trace>& traces) const {
+    return write_traces(name, traces, manifest());
+  }
   std::string write_traces(const std::string& name, const std::vector<Trace>& traces, const TraceManifest& manifest) const {
     auto writer = TraceWriter::open(folder_ / name, manifest);
     EXPECT_TRUE(writer.ok()) << writer.status().message();

@@ -198,7 +198,8 @@ class Gradient : public testing::TestWithParam<int> {};
 
 TEST_P(Gradient, EqualsFiniteDifferencesInDouble) {
   const int n = GetParam();
-  LossCase c(static_cast<FeatureNorm>(n % 3), static_cast<Feedback>(n / 3 % 2), n / 6 % 2 == 1, n % 2 == 0 ? HeadMode::kWarm : HeadMode::kFree);
+  LossCase c(static_cast<FeatureNorm>(n % 3), static_cast<Feedback>(n / 3 % 2), n / 6 % 2 == 1,
+             n % 2 == 0 ? HeadMode::kWarm : HeadMode::kFree);
   const PackedBatch batch = pack_documents(c.traces, 3, invert_d2t(c.spec));
   ASSERT_FALSE(batch.steps[2].loss_rows.empty());
   const std::vector<double> weights = row_weights({batch}, 0.8);
