@@ -8,7 +8,7 @@
 cd "$repo"
 
 out=${AERIE_RETRAIN_DIR:-build/retrain}
-prompts=${AERIE_RETRAIN_PROMPTS:-4000}
+prompts=${AERIE_RETRAIN_PROMPTS:-2100}
 aerie=build/train/aerie
 
 need_packages "${build_packages[@]}" "${python_packages[@]}"
@@ -21,13 +21,13 @@ quietly cmake --build build/train
 
 mkdir -p "$out"
 step "capturing the answers to $prompts prompts"
-"$aerie" capture -m "$target" --prompts data/train_prompts.jsonl.gz --limit "$prompts" -n 256 --out "$out/traces"
+"$aerie" capture -m "$target" --prompts data/train_prompts.jsonl.gz --limit "$prompts" -n 200 --max-length 512 --out "$out/traces"
 step "training"
 resume=()
 [ ! -e "$out/drafter" ] || resume=(--resume)
-"$aerie" train -m "$target" --data "$out/traces" --out "$out/drafter" ${resume[@]+"${resume[@]}"}
+"$aerie" train -m "$target" --data "$out/traces" --out "$out/drafter" --ttt-steps 3 --tokens-per-step 1024 --epochs 3 --holdout 64 ${resume[@]+"${resume[@]}"}
 for name in mt_bench humaneval gsm8k; do
   step "held-out prompts: $name"
-  "$aerie" capture -m "$target" --prompts "data/eval/$name.jsonl" -n 256 --out "$out/eval-$name"
+  "$aerie" capture -m "$target" --prompts "data/eval/$name.jsonl" -n 200 --out "$out/eval-$name"
   "$aerie" eval -m "$target" -d "$out/drafter" --traces "$out/eval-$name"
 done
