@@ -13,7 +13,7 @@ struct BenchOptions {
   int repetitions = 5;     // alternating; medians are reported
   int tokens = 128;        // generated per run
   int depth = 256;         // context at which verify_cost is measured
-  int draft_tokens = 3;    // K of the speculative runs
+  int draft_tokens = 1;    // K of the speculative runs
   std::vector<std::vector<int32_t>> prompts;  // of the plain and speculative runs
 };
 
