@@ -3,7 +3,6 @@
 #include <iostream>
 
 #include "command.h"
-#include "text/detokenizer.h"
 
 namespace aerie::cli {
 namespace {
@@ -27,21 +26,12 @@ Status chat(ChatFlags& flags) {
     AERIE_ASSIGN(const std::vector<int32_t> prompt, runtime->tokenizer().encode(rendered));
     GenerateOptions options;
     options.max_new_tokens = flags.max_tokens;
-    options.draft_tokens = flags.k >= 0 ? flags.k : runtime->drafter() != nullptr ? kDefaultDraftTokens : 0;
-    options.cancel = &interrupted();
-    Detokenizer detokenizer(runtime->tokenizer());
+    options.draft_tokens = draft_tokens_or_default(flags.k, *runtime);
     std::string answer;
-    const auto show = [&](const std::string& piece) {
-      answer += piece;
-      std::fwrite(piece.data(), 1, piece.size(), stdout);
-      std::fflush(stdout);
-    };
-    options.on_token = [&](int32_t token) {
-      if (auto piece = detokenizer.push(token); piece.ok()) show(*piece);
-      return true;
-    };
-    AERIE_ASSIGN(const GenerateResult result, generate(*runtime, prompt, options));
-    show(detokenizer.flush());
+    AERIE_ASSIGN(const GenerateResult result, generate_text(*runtime, prompt, options, [&](const std::string& piece) {
+                   answer += piece;
+                   print_piece(piece);
+                 }));
     std::printf("\n");
     spdlog::info("{}", summary(result, prompt.size()));
     if (result.finish_reason == "cancelled") return cancelled("interrupted");

@@ -6,6 +6,7 @@
 #include <cstdio>
 
 #include "engine/prompts.h"
+#include "text/detokenizer.h"
 
 namespace aerie::cli {
 
@@ -88,6 +89,28 @@ nlohmann::json to_json(const GenerateResult& result, const std::string& text, si
             {"accepted_per_position", d.accepted_per_position},
             {"accepted_per_cycle", d.accepted_per_cycle}}},
           {"peak_rss_bytes", peak_rss_bytes()}};
+}
+
+Expected<GenerateResult> generate_text(Runtime& runtime, const std::vector<int32_t>& prompt, GenerateOptions options,
+                                       const std::function<void(const std::string&)>& show) {
+  Detokenizer detokenizer(runtime.tokenizer());
+  options.cancel = &interrupted();
+  options.on_token = [&](int32_t token) {
+    if (auto piece = detokenizer.push(token); piece.ok()) show(*piece);
+    return true;
+  };
+  AERIE_ASSIGN(GenerateResult result, generate(runtime, prompt, options));
+  show(detokenizer.flush());
+  return result;
+}
+
+void print_piece(const std::string& piece) {
+  std::fwrite(piece.data(), 1, piece.size(), stdout);
+  std::fflush(stdout);
+}
+
+int draft_tokens_or_default(int k, const Runtime& runtime) {
+  return k >= 0 ? k : runtime.drafter() != nullptr ? kDefaultDraftTokens : 0;
 }
 
 void print_json(const nlohmann::json& json) {

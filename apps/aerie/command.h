@@ -48,6 +48,14 @@ nlohmann::json to_json(const GenerateResult& result, const std::string& text, si
 uint64_t peak_rss_bytes();
 /// Prints one JSON object on stdout.
 void print_json(const nlohmann::json& json);
+/// Generates, handing each finished piece of text to `show` as soon as it is certain. Ctrl-C ends it ("cancelled").
+Expected<GenerateResult> generate_text(Runtime& runtime, const std::vector<int32_t>& prompt, GenerateOptions options,
+                                       const std::function<void(const std::string&)>& show);
+/// A piece of the answer on stdout, at once.
+void print_piece(const std::string& piece);
+/// K: the given one, or the default if it is negative; 0 without a drafter.
+int draft_tokens_or_default(int k, const Runtime& runtime);
+
 /// One line on stderr: speed, tokens, acceptance.
 std::string summary(const GenerateResult& result, size_t prompt_tokens);
 

@@ -3,7 +3,6 @@
 
 #include "base/file_io.h"
 #include "command.h"
-#include "text/detokenizer.h"
 
 namespace aerie::cli {
 namespace {
@@ -21,22 +20,12 @@ Status run(RunFlags& flags) {
   AERIE_ASSIGN(const auto runtime, flags.model.load());
   AERIE_ASSIGN(const std::vector<int32_t> prompt, flags.prompt.tokens(*runtime));
   GenerateOptions& options = flags.generate;
-  options.draft_tokens = flags.k >= 0 ? flags.k : runtime->drafter() != nullptr ? kDefaultDraftTokens : 0;
-  options.cancel = &interrupted();
-  Detokenizer detokenizer(runtime->tokenizer());
+  options.draft_tokens = draft_tokens_or_default(flags.k, *runtime);
   std::string text;
-  const auto show = [&](const std::string& piece) {
-    text += piece;
-    if (flags.json) return;
-    std::fwrite(piece.data(), 1, piece.size(), stdout);
-    std::fflush(stdout);
-  };
-  options.on_token = [&](int32_t token) {
-    if (auto piece = detokenizer.push(token); piece.ok()) show(*piece);
-    return true;
-  };
-  AERIE_ASSIGN(const GenerateResult result, generate(*runtime, prompt, options));
-  show(detokenizer.flush());
+  AERIE_ASSIGN(const GenerateResult result, generate_text(*runtime, prompt, options, [&](const std::string& piece) {
+                 text += piece;
+                 if (!flags.json) print_piece(piece);
+               }));
   const nlohmann::json json = to_json(result, text, prompt.size());
   if (flags.json) {
     print_json(json);
