@@ -5,6 +5,7 @@
 #include <cstring>
 
 #include "base/checked.h"
+#include "base/half.h"
 
 namespace aerie {
 namespace {
@@ -201,27 +202,13 @@ Expected<std::vector<float>> to_float(const TensorView& tensor) {
   return out;
 }
 
-float f16_to_f32(uint16_t half) {
-  const uint32_t sign = static_cast<uint32_t>(half & 0x8000) << 16;
-  const uint32_t exponent = (half >> 10) & 31, mantissa = half & 0x3ff;
-  if (exponent == 31) return std::bit_cast<float>(sign | 0x7f800000 | (mantissa << 13));
-  if (exponent != 0) return std::bit_cast<float>(sign | ((exponent + 112) << 23) | (mantissa << 13));
-  // Subnormal halves are multiples of 2^-24, which float32 holds exactly.
-  const float magnitude = static_cast<float>(mantissa) * 0x1p-24f;
-  return std::bit_cast<float>(sign | std::bit_cast<uint32_t>(magnitude));
-}
+float f16_to_f32(uint16_t half) { return half_to_float(half); }
 
 uint16_t f32_to_f16(float value) {
-  const uint32_t bits = std::bit_cast<uint32_t>(value), magnitude = bits & 0x7fffffff;
-  const auto sign = static_cast<uint16_t>((bits >> 16) & 0x8000);
-  if (magnitude > 0x7f800000) return static_cast<uint16_t>(sign | 0x7e00 | ((magnitude >> 13) & 0x3ff));
-  if (magnitude >= 0x477ff000) return static_cast<uint16_t>(sign | 0x7c00);  // 65520 and up round to infinity
-  if (magnitude < 0x38800000) {  // below 2^-14: a subnormal half; adding 0.5 lets the FPU round to a multiple of 2^-24
-    const float shifted = std::bit_cast<float>(magnitude) + 0.5f;
-    return static_cast<uint16_t>(sign | (std::bit_cast<uint32_t>(shifted) - std::bit_cast<uint32_t>(0.5f)));
-  }
-  const uint32_t rounded = magnitude + 0xfff + ((magnitude >> 13) & 1);
-  return static_cast<uint16_t>(sign | ((rounded - (112u << 23)) >> 13));
+  const uint32_t bits = std::bit_cast<uint32_t>(value);
+  // A NaN keeps the upper bits of its payload, as numpy does.
+  if ((bits & 0x7fffffff) > 0x7f800000) return static_cast<uint16_t>((bits >> 16 & 0x8000) | 0x7e00 | (bits >> 13 & 0x3ff));
+  return float_to_half(value);
 }
 
 float bf16_to_f32(uint16_t value) { return std::bit_cast<float>(static_cast<uint32_t>(value) << 16); }
