@@ -36,8 +36,7 @@ struct PromptFlags {
   Expected<std::vector<int32_t>> tokens(const Runtime& runtime) const;
 };
 
-/// The default of -k where a drafter is given: on two cores a verified row costs a quarter of a step, so that the shipped drafter
-/// pays for one draft and no more (README, Figures).
+/// The default of -k where a drafter is given: on two cores the shipped drafter pays for one draft and no more (README, Figures).
 inline constexpr int kDefaultDraftTokens = 1;
 
 /// A flag that Ctrl-C and SIGTERM set; installed by the first call.
