@@ -4,6 +4,7 @@
 
 #include "command.h"
 #include "eagle3/checkpoint.h"
+#include "eagle3/spec_fields.h"
 
 namespace aerie::cli {
 namespace {
@@ -20,27 +21,6 @@ const char* source_name(Source source) {
     case Source::kDefaulted: return "defaulted";
   }
   return "";
-}
-
-nlohmann::json spec_fields(const DraftSpec& s) {
-  const char* feature_norms[] = {"none", "concat", "per-tap"};
-  return {{"taps", s.taps},
-          {"target_hidden", s.target_hidden},
-          {"hidden", s.hidden},
-          {"heads", s.heads},
-          {"kv_heads", s.kv_heads},
-          {"head_dim", s.head_dim},
-          {"intermediate", s.intermediate},
-          {"feature_norm", feature_norms[static_cast<int>(s.feature_norm)]},
-          {"norm_before_residual", s.norm_before_residual},
-          {"feedback", s.feedback == Feedback::kPreNorm ? "pre-norm" : "post-norm"},
-          {"rope_theta", s.rope_theta},
-          {"rms_eps", s.rms_eps},
-          {"max_positions", s.max_positions},
-          {"own_embedding", s.own_embedding},
-          {"own_head", s.own_head},
-          {"vocab", s.vocab},
-          {"draft_vocab", s.draft_vocab}};
 }
 
 Status inspect_drafter(const InspectFlags& flags, const std::string& path) {
@@ -60,19 +40,21 @@ Status inspect_drafter(const InspectFlags& flags, const std::string& path) {
     bytes += tensor.data.size();
     tensors[name] = {{"shape", tensor.shape}, {"dtype", dtype_name(tensor.type)}};
   }
-  const nlohmann::json fields = spec_fields(spec);
+  const std::vector<SpecField> fields = spec_fields(spec);
   if (flags.json) {
+    nlohmann::json values = nlohmann::json::object();
+    for (const SpecField& field : fields) values[field.name] = field.value;
     nlohmann::json provenance = nlohmann::json::object();
     for (const auto& [field, p] : spec.provenance) provenance[field] = {{"source", source_name(p.source)}, {"why", p.why}};
-    print_json({{"kind", "drafter"}, {"dialect", spec.dialect}, {"path", path}, {"spec", fields}, {"provenance", provenance},
+    print_json({{"kind", "drafter"}, {"dialect", spec.dialect}, {"path", path}, {"spec", values}, {"provenance", provenance},
                 {"tensors", tensors}, {"parameters", parameters}, {"bytes", bytes}, {"fits_target", !flags.target.empty()}});
     return {};
   }
   std::printf("EAGLE-3 drafter, %s dialect: %s\n%.2f M parameters, %.1f MB\n", spec.dialect.c_str(), path.c_str(),
               static_cast<double>(parameters) / 1e6, static_cast<double>(bytes) / 1e6);
-  for (const auto& [field, value] : fields.items()) {
-    const auto p = spec.provenance.find(field);
-    std::printf("  %-22s %-16s %s\n", field.c_str(), value.dump().c_str(),
+  for (const SpecField& field : fields) {
+    const auto p = spec.provenance.find(field.name);
+    std::printf("  %-22s %-16s %s\n", field.name.c_str(), field.text().c_str(),
                 p == spec.provenance.end() ? "" : fmt::format("{}: {}", source_name(p->second.source), p->second.why).c_str());
   }
   for (const auto& [name, tensor] : checkpoint.tensors) std::printf("  %-28s %-4s %s\n", name.c_str(), dtype_name(tensor.type), tensor.shape_string().c_str());

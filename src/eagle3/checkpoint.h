@@ -13,8 +13,8 @@
 
 namespace aerie {
 
-/// A drafter's spec and weights. The tensors' keys are the member names of DraftWeights ("fc", "q", ..., "lm_head"), with
-/// "fc_norm.0", "fc_norm.1", ... for its list, and "embed_tokens" [V, H] where spec.own_embedding. The views point into `owner`.
+/// A drafter's spec and weights. The tensors' keys are the canonical names of draft_tensors(): "fc", "fc_norm.0", "layers.0.q",
+/// "layers.0.q_bias", ..., "norm", "lm_head", and "embed_tokens" [V, H] where spec.own_embedding. The views point into `owner`.
 /// Exactly the tensors that the spec calls for are there, each F32, F16 or BF16 and of the shape that draft_tensors() states.
 struct DraftCheckpoint {
   DraftSpec spec;

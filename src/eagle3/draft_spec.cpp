@@ -1,7 +1,6 @@
 #include "eagle3/draft_spec.h"
 
 #include <cmath>
-#include <string_view>
 
 namespace aerie {
 namespace {
@@ -13,6 +12,7 @@ constexpr int kMaxHeadDim = 1 << 12;
 constexpr int kMaxVocab = 1 << 24;
 constexpr int kMaxTaps = 64;
 constexpr int kMaxTap = 1 << 14;
+constexpr int kMaxLayers = 64;
 
 Status check_range(const char* field, int value, int max) {
   if (value >= 1 && value <= max) return {};
@@ -40,16 +40,56 @@ Status check_d2t(const DraftSpec& spec) {
   return {};
 }
 
-const char* name(FeatureNorm norm) {
-  switch (norm) {
-    case FeatureNorm::kNone: return "none";
-    case FeatureNorm::kConcat: return "one over the concat";
-    case FeatureNorm::kPerTap: return "one per tap";
-  }
-  return "?";
+Status check_positive(const char* field, float value) {
+  if (value > 0.0f && std::isfinite(value)) return {};
+  return corrupt("{} is {}, expected a positive number", field, value);
 }
 
-const char* name(Feedback feedback) { return feedback == Feedback::kPostNorm ? "post-norm" : "pre-norm"; }
+Status check_rope(const DraftSpec& spec) {
+  AERIE_TRY(check_positive("rope_theta", spec.rope_theta));
+  if (spec.rope_dim < 2 || spec.rope_dim > spec.head_dim || spec.rope_dim % 2 != 0) {
+    return corrupt("rope_dim is {}, expected an even value from 2 to head_dim, which is {}", spec.rope_dim, spec.head_dim);
+  }
+  const RopeScaling& r = spec.rope_scaling;
+  if (r.kind == RopeScalingKind::kNone) return {};
+  AERIE_TRY(check_positive("rope_scaling.factor", r.factor));
+  if (r.kind == RopeScalingKind::kLinear) return {};
+  if (r.original_max_positions < 1) {
+    return corrupt("rope_scaling.original_max_positions is {}, expected at least 1", r.original_max_positions);
+  }
+  if (r.kind == RopeScalingKind::kLlama3) {
+    AERIE_TRY(check_positive("rope_scaling.low_freq_factor", r.low_freq_factor));
+    AERIE_TRY(check_positive("rope_scaling.high_freq_factor", r.high_freq_factor));
+    if (r.low_freq_factor == r.high_freq_factor) return corrupt("rope_scaling's low_freq_factor and high_freq_factor are both {}", r.low_freq_factor);
+    return {};
+  }
+  AERIE_TRY(check_positive("rope_scaling.beta_fast", r.beta_fast));
+  AERIE_TRY(check_positive("rope_scaling.beta_slow", r.beta_slow));
+  return check_positive("rope_scaling.magnitude", r.magnitude);
+}
+
+Status check_attention(const DraftSpec& spec) {
+  AERIE_TRY(check_range("heads", spec.heads, kMaxHeads));
+  AERIE_TRY(check_range("kv_heads", spec.kv_heads, kMaxHeads));
+  AERIE_TRY(check_range("head_dim", spec.head_dim, kMaxHeadDim));
+  if (spec.heads % spec.kv_heads != 0) {
+    return corrupt("heads is {}, not a multiple of kv_heads, which is {}", spec.heads, spec.kv_heads);
+  }
+  AERIE_TRY(check_rope(spec));
+  AERIE_TRY(check_positive("attention_scale", spec.attention_scale));
+  if (spec.sliding_window < 0) return corrupt("sliding_window is {}, expected 0 (none) or a number of rows", spec.sliding_window);
+  if (spec.attention == AttentionKind::kGqa) return {};
+  AERIE_TRY(check_range("kv_rank", spec.kv_rank, kMaxWidth));
+  if (spec.q_rank != 0) AERIE_TRY(check_range("q_rank", spec.q_rank, kMaxWidth));
+  AERIE_TRY(check_range("nope_dim", spec.nope_dim, kMaxHeadDim));
+  AERIE_TRY(check_range("v_dim", spec.v_dim, kMaxHeadDim));
+  if (spec.nope_dim + spec.rope_dim != spec.head_dim) {
+    return corrupt("head_dim is {}, expected nope_dim + rope_dim = {} + {}", spec.head_dim, spec.nope_dim, spec.rope_dim);
+  }
+  if (spec.kv_heads != spec.heads) return corrupt("kv_heads is {}, with MLA attention it equals heads, which is {}", spec.kv_heads, spec.heads);
+  if (spec.qk_norm || spec.qkv_bias) return corrupt("qk_norm and qkv_bias have no meaning with MLA attention");
+  return {};
+}
 
 }  // namespace
 
@@ -57,21 +97,24 @@ Status DraftSpec::validate() const {
   if (taps.empty()) return corrupt("taps is empty, expected at least one boundary of the target");
   if (taps.size() > static_cast<size_t>(kMaxTaps)) return corrupt("taps has {} entries, at most {} are supported", taps.size(), kMaxTaps);
   for (const int tap : taps) {
-    if (tap < 0 || tap > kMaxTap) return corrupt("taps holds {}, expected boundaries from 0 to the target's number of blocks", tap);
+    if (tap != kFinalNormed && (tap < 0 || tap > kMaxTap)) {
+      return corrupt("taps holds {}, expected boundaries from 0 to the target's number of blocks, or {} for the normed final state", tap,
+                     kFinalNormed);
+    }
   }
   AERIE_TRY(check_range("target_hidden", target_hidden, kMaxWidth));
   AERIE_TRY(check_range("hidden", hidden, kMaxWidth));
-  AERIE_TRY(check_range("heads", heads, kMaxHeads));
-  AERIE_TRY(check_range("kv_heads", kv_heads, kMaxHeads));
-  AERIE_TRY(check_range("head_dim", head_dim, kMaxHeadDim));
+  AERIE_TRY(check_range("layers", layers, kMaxLayers));
+  AERIE_TRY(check_attention(*this));
   AERIE_TRY(check_range("intermediate", intermediate, kMaxWidth));
   AERIE_TRY(check_range("vocab", vocab, kMaxVocab));
   AERIE_TRY(check_range("draft_vocab", draft_vocab, kMaxVocab));
-  if (heads % kv_heads != 0) return corrupt("heads is {}, not a multiple of kv_heads, which is {}", heads, kv_heads);
-  if (head_dim % 2 != 0) return corrupt("head_dim is {}, expected an even value (RoPE turns pairs)", head_dim);
+  if (!has_fc && feature_width() != hidden) {
+    return corrupt("has_fc is false, but the feature of width {} is not as wide as the drafter, which is {}", feature_width(), hidden);
+  }
   if (max_positions < 1) return corrupt("max_positions is {}, expected at least 1", max_positions);
-  if (!(rope_theta > 0.0f) || !std::isfinite(rope_theta)) return corrupt("rope_theta is {}, expected a positive number", rope_theta);
-  if (!(rms_eps > 0.0f) || !std::isfinite(rms_eps)) return corrupt("rms_eps is {}, expected a positive number", rms_eps);
+  AERIE_TRY(check_positive("rms_eps", rms_eps));
+  AERIE_TRY(check_positive("logit_scale", logit_scale));
   if (draft_vocab > vocab) return corrupt("draft_vocab is {}, larger than the target's vocabulary of {}", draft_vocab, vocab);
   if (!own_embedding && hidden != target_hidden) {
     return corrupt("own_embedding is false, but the target's table of width {} does not fit the drafter's hidden width {}", target_hidden,
@@ -100,39 +143,6 @@ Status check_fits_target(const DraftSpec& spec, int target_hidden, int target_vo
     }
   }
   return {};
-}
-
-std::vector<std::string> differing_fields(const DraftSpec& a, const DraftSpec& b) {
-  std::vector<std::string> out;
-  const auto compare = [&out](std::string_view field, const auto& x, const auto& y) {
-    if (x != y) out.push_back(fmt::format("{}: {} against {}", field, x, y));
-  };
-  if (a.taps != b.taps) {
-    const auto list = [](const std::vector<int>& taps) { return fmt::format("{}", fmt::join(taps, ",")); };
-    out.push_back(fmt::format("taps: {} against {}", list(a.taps), list(b.taps)));
-  }
-  compare("target_hidden", a.target_hidden, b.target_hidden);
-  compare("hidden", a.hidden, b.hidden);
-  compare("heads", a.heads, b.heads);
-  compare("kv_heads", a.kv_heads, b.kv_heads);
-  compare("head_dim", a.head_dim, b.head_dim);
-  compare("intermediate", a.intermediate, b.intermediate);
-  compare("feature_norm", std::string_view(name(a.feature_norm)), std::string_view(name(b.feature_norm)));
-  compare("norm_before_residual", a.norm_before_residual, b.norm_before_residual);
-  compare("feedback", std::string_view(name(a.feedback)), std::string_view(name(b.feedback)));
-  compare("rope_theta", a.rope_theta, b.rope_theta);
-  compare("rms_eps", a.rms_eps, b.rms_eps);
-  compare("max_positions", a.max_positions, b.max_positions);
-  compare("own_embedding", a.own_embedding, b.own_embedding);
-  compare("own_head", a.own_head, b.own_head);
-  compare("vocab", a.vocab, b.vocab);
-  compare("draft_vocab", a.draft_vocab, b.draft_vocab);
-  if (a.draft_vocab == b.draft_vocab) {
-    int different = 0;
-    for (int d = 0; d < a.draft_vocab; ++d) different += a.to_target(d) != b.to_target(d) ? 1 : 0;
-    if (different != 0) out.push_back(fmt::format("d2t: {} of {} entries", different, a.draft_vocab));
-  }
-  return out;
 }
 
 std::vector<int32_t> invert_d2t(const DraftSpec& spec) {

@@ -23,6 +23,35 @@ enum class Feedback {
   kPostNorm,  // rms(z, norm) (EAGLE-3.1, `norm_output`)
 };
 
+enum class AttentionKind {
+  kGqa,  // q, k and v projected from the layer's input
+  kMla,  // DeepSeek's latent attention (arXiv 2405.04434): low-rank q and kv, one rotated key slice shared by all heads
+};
+
+/// What the layers after the first one read. The first always reads the 2H wide concat of embedding and feature.
+enum class LayerLayout {
+  kHiddenNorm,  // "A": rms(z, hidden_norm), H wide (SGLang, TensorRT-LLM's default); the layer has no input_layernorm
+  kInputNorm,   // "B": rms(z, input_layernorm), H wide: an ordinary block (vLLM, speculators, ModelOpt); no hidden_norm
+  kConcat,      // "C": concat(rms(e, input_layernorm), rms(z, hidden_norm)), 2H wide (TensorRT-LLM, next_layer_regular false)
+};
+
+enum class RopeScalingKind { kNone, kLinear, kLlama3, kYarn };
+
+/// How RoPE's frequencies are stretched beyond the context that they were trained with. Only the values of the kind have a meaning.
+struct RopeScaling {
+  RopeScalingKind kind = RopeScalingKind::kNone;
+  float factor = 1.0f;                                  // all kinds
+  int original_max_positions = 0;                       // llama3, yarn
+  float low_freq_factor = 1.0f, high_freq_factor = 4.0f;  // llama3
+  float beta_fast = 32.0f, beta_slow = 1.0f;            // yarn
+  bool truncate = true;                                 // yarn: the ramp's ends are rounded to whole dimensions
+  float magnitude = 1.0f;                               // yarn: multiplies cos and sin (its attention_factor)
+  bool operator==(const RopeScaling&) const = default;
+};
+
+/// A tap that is no boundary: the target's last state after its final norm, what its own head reads.
+inline constexpr int kFinalNormed = -1;
+
 /// Where the value of a field came from.
 enum class Source { kRead, kInferred, kDefaulted };
 struct Provenance {
@@ -32,15 +61,33 @@ struct Provenance {
 
 /// See docs/architecture.md for the words. Boundary b is the target's residual stream after b blocks.
 struct DraftSpec {
-  std::vector<int> taps;  // ordered boundaries; their states are concatenated into the feature
+  std::vector<int> taps;  // ordered boundaries, or kFinalNormed; their states are concatenated into the feature
   int target_hidden = 0;  // Ht
   int hidden = 0;         // H
-  int heads = 0, kv_heads = 0, head_dim = 0;
+  int layers = 1;
+  LayerLayout layout = LayerLayout::kInputNorm;  // of the layers after the first
+  AttentionKind attention = AttentionKind::kGqa;
+  int heads = 0, kv_heads = 0;
+  int head_dim = 0;                         // of queries and keys; MLA: nope_dim + rope_dim
+  int q_rank = 0, kv_rank = 0;              // MLA: q_lora_rank (0: q is projected directly) and kv_lora_rank
+  int nope_dim = 0, v_dim = 0;              // MLA: the part of a key that is not rotated, the width of a value
   int intermediate = 0;
+  bool has_fc = true;                       // false: the feature is h itself (one tap of the drafter's own width)
+  bool fc_bias = false;
+  bool qkv_bias = false, o_bias = false, mlp_bias = false;
+  bool qk_norm = false;                     // an RMSNorm of head_dim on every head's query and key, before RoPE (Qwen3)
   FeatureNorm feature_norm = FeatureNorm::kNone;
-  bool norm_before_residual = false;  // the residual is rms(h, hidden_norm) rather than h
+  bool norm_before_residual = false;        // the first layer's residual is rms(h, hidden_norm) rather than h
+  bool feature_normed_twice = false;        // hidden_norm reads rms(h, input_layernorm) rather than h (ModelOpt's trainer)
   Feedback feedback = Feedback::kPreNorm;
+  bool head_norm = true;                    // false: the head reads z as it is (SpecForge 0.2.0 with norm_output false)
+  float logit_scale = 1.0f;                 // multiplies the logits
   float rope_theta = 10000.0f;
+  RopeScaling rope_scaling;
+  int rope_dim = 0;                         // values of a head that are rotated, its first ones (MLA: its last ones); even
+  bool rope_interleaved = false;            // pairs (2j, 2j+1) rather than (j, j + rope_dim/2)
+  float attention_scale = 1.0f;             // multiplies 1/sqrt(head_dim) (DeepSeek's YaRN: mscale squared)
+  int sliding_window = 0;                   // a row sees this many rows, itself included; 0: all
   float rms_eps = 1e-6f;
   int max_positions = 0;
   bool own_embedding = false;      // the checkpoint has embed_tokens; otherwise the target's table is used (needs H == Ht)
@@ -55,19 +102,20 @@ struct DraftSpec {
   int feature_width() const { return static_cast<int>(taps.size()) * target_hidden; }
   int query_width() const { return heads * head_dim; }
   int kv_width() const { return kv_heads * head_dim; }
+  /// Width of one head's value, and of what o reads.
+  int value_dim() const { return attention == AttentionKind::kMla ? v_dim : head_dim; }
+  int attended_width() const { return heads * value_dim(); }
+  /// Width of what layer j's attention reads: 2H for the first.
+  int layer_input_width(int layer) const { return layer == 0 || layout == LayerLayout::kConcat ? 2 * hidden : hidden; }
   int32_t to_target(int draft_id) const { return d2t.empty() ? draft_id : d2t[static_cast<size_t>(draft_id)]; }
 
-  /// Checks that the fields fit together: widths positive, heads divisible by kv_heads, head_dim even, taps not empty and not
-  /// negative, d2t injective and in range, shared tensors only where the widths allow it. The error names the field.
+  /// Checks that the fields fit together: widths positive, heads divisible by kv_heads, rotated widths even, taps not empty, d2t
+  /// injective and in range, shared tensors only where the widths allow it. The error names the field.
   Status validate() const;
 };
 
 /// Checks a drafter against the target it is to be used with; the error names both sizes.
 Status check_fits_target(const DraftSpec& spec, int target_hidden, int target_vocab, int target_blocks);
-
-/// The fields that differ between two specs, as "name: A against B"; where a spec came from (dialect, path, provenance) is not a
-/// field of it. Empty means that both describe the same forward.
-std::vector<std::string> differing_fields(const DraftSpec& a, const DraftSpec& b);
 
 /// Target id -> draft id, -1 where the target token is outside the draft vocabulary. Size V.
 std::vector<int32_t> invert_d2t(const DraftSpec& spec);

@@ -92,6 +92,12 @@ Expected<Drafter> Drafter::create(const DraftCheckpoint& checkpoint, TargetTable
   const DraftSpec& spec = checkpoint.spec;
   AERIE_TRY(spec.validate().with_context(spec.path));
   AERIE_TRY(check_fits_target(spec, target.hidden, target.vocab, target.blocks).with_context(spec.path));
+  if (spec.layers != 1 || spec.attention != AttentionKind::kGqa || !spec.has_fc || spec.fc_bias || spec.qkv_bias || spec.o_bias ||
+      spec.mlp_bias || spec.qk_norm || spec.feature_normed_twice || !spec.head_norm || spec.logit_scale != 1.0f ||
+      spec.rope_scaling.kind != RopeScalingKind::kNone || spec.rope_dim != spec.head_dim || spec.rope_interleaved ||
+      spec.attention_scale != 1.0f || spec.sliding_window != 0) {
+    return unsupported("{}: this drafter's forward is not computed yet", spec.path);
+  }
   if (spec.head_dim % 8 != 0)
     return unsupported("{}: head_dim is {}, the attention kernels need a multiple of 8", spec.path, spec.head_dim);
   if (!spec.own_embedding && !target.embed)
@@ -104,13 +110,13 @@ Expected<Drafter> Drafter::create(const DraftCheckpoint& checkpoint, TargetTable
   out.target_ = std::move(target);
   auto& w = out.weights_;
   w.fc_norm.resize(spec.feature_norm == FeatureNorm::kPerTap ? spec.taps.size() : 0);
-  const std::map<std::string, CpuOps::Matrix*> matrices = {{"fc", &w.fc}, {"q", &w.q},       {"k", &w.k},
-                                                           {"v", &w.v},   {"o", &w.o},       {"gate", &w.gate},
-                                                           {"up", &w.up}, {"down", &w.down}, {"lm_head", &w.lm_head}};
+  const std::map<std::string, CpuOps::Matrix*> matrices = {{"fc", &w.fc}, {"layers.0.q", &w.q},       {"layers.0.k", &w.k},
+                                                           {"layers.0.v", &w.v},   {"layers.0.o", &w.o},       {"layers.0.gate", &w.gate},
+                                                           {"layers.0.up", &w.up}, {"layers.0.down", &w.down}, {"lm_head", &w.lm_head}};
   std::map<std::string, CpuOps::Vector*> vectors = {{"input_norm", &w.input_norm},
-                                                    {"input_layernorm", &w.input_layernorm},
-                                                    {"hidden_norm", &w.hidden_norm},
-                                                    {"post_attention_layernorm", &w.post_attention_layernorm},
+                                                    {"layers.0.input_layernorm", &w.input_layernorm},
+                                                    {"layers.0.hidden_norm", &w.hidden_norm},
+                                                    {"layers.0.post_attention_layernorm", &w.post_attention_layernorm},
                                                     {"norm", &w.norm}};
   for (size_t i = 0; i < w.fc_norm.size(); ++i) vectors[fmt::format("fc_norm.{}", i)] = &w.fc_norm[i];
 

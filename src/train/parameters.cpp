@@ -109,16 +109,16 @@ DraftWeights<TorchOps> Parameters::view(const DraftSpec& spec, at::ScalarType ma
   if (spec.feature_norm == FeatureNorm::kPerTap) {
     for (size_t i = 0; i < spec.taps.size(); ++i) w.fc_norm.push_back(by_name["fc_norm." + std::to_string(i)]);
   }
-  w.input_layernorm = by_name["input_layernorm"];
-  w.hidden_norm = by_name["hidden_norm"];
-  w.q = by_name["q"];
-  w.k = by_name["k"];
-  w.v = by_name["v"];
-  w.o = by_name["o"];
-  w.post_attention_layernorm = by_name["post_attention_layernorm"];
-  w.gate = by_name["gate"];
-  w.up = by_name["up"];
-  w.down = by_name["down"];
+  w.input_layernorm = by_name["layers.0.input_layernorm"];
+  w.hidden_norm = by_name["layers.0.hidden_norm"];
+  w.q = by_name["layers.0.q"];
+  w.k = by_name["layers.0.k"];
+  w.v = by_name["layers.0.v"];
+  w.o = by_name["layers.0.o"];
+  w.post_attention_layernorm = by_name["layers.0.post_attention_layernorm"];
+  w.gate = by_name["layers.0.gate"];
+  w.up = by_name["layers.0.up"];
+  w.down = by_name["layers.0.down"];
   w.norm = by_name["norm"];
   w.lm_head = by_name["lm_head"];
   return w;

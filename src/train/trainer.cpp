@@ -50,6 +50,7 @@ Expected<DraftSpec> make_spec(const TrainOptions& o, const TargetTensors& target
   spec.heads = c.heads;
   spec.kv_heads = c.kv_heads;
   spec.head_dim = c.head_dim;
+  spec.rope_dim = c.head_dim;
   spec.intermediate = c.intermediate;
   spec.feature_norm = o.feature_norm;
   spec.norm_before_residual = o.norm_before_residual;

@@ -41,6 +41,7 @@ inline DraftSpec tiny_spec() {
   spec.heads = 4;
   spec.kv_heads = 2;
   spec.head_dim = 8;
+  spec.rope_dim = 8;
   spec.intermediate = 20;
   spec.feature_norm = FeatureNorm::kConcat;
   spec.norm_before_residual = true;

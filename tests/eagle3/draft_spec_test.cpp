@@ -1,6 +1,7 @@
 #include "eagle3/draft_spec.h"
 
 #include "draft_fixture.h"
+#include "eagle3/spec_fields.h"
 
 namespace aerie {
 namespace {
@@ -14,9 +15,9 @@ TEST(DraftSpec, ValidatesAndNamesTheFieldThatIsWrong) {
   const Fault faults[] = {
       {"taps is empty", [](DraftSpec& s) { s.taps.clear(); }},
       {"taps has 100 entries", [](DraftSpec& s) { s.taps.assign(100, 1); }},
-      {"taps holds -1",
+      {"taps holds -2",
        [](DraftSpec& s) {
-         s.taps = {2, -1};
+         s.taps = {2, -2};
        }},
       {"target_hidden is 0", [](DraftSpec& s) { s.target_hidden = 0; }},
       {"hidden is -4", [](DraftSpec& s) { s.hidden = -4; }},
@@ -25,7 +26,25 @@ TEST(DraftSpec, ValidatesAndNamesTheFieldThatIsWrong) {
       {"kv_heads is 0", [](DraftSpec& s) { s.kv_heads = 0; }},
       {"not a multiple of kv_heads", [](DraftSpec& s) { s.kv_heads = 3; }},
       {"head_dim is 0", [](DraftSpec& s) { s.head_dim = 0; }},
-      {"head_dim is 7", [](DraftSpec& s) { s.head_dim = 7; }},
+      {"rope_dim is 8, expected an even value from 2 to head_dim, which is 7", [](DraftSpec& s) { s.head_dim = 7; }},
+      {"rope_dim is 3", [](DraftSpec& s) { s.rope_dim = 3; }},
+      {"layers is 0", [](DraftSpec& s) { s.layers = 0; }},
+      {"sliding_window is -1", [](DraftSpec& s) { s.sliding_window = -1; }},
+      {"logit_scale is 0", [](DraftSpec& s) { s.logit_scale = 0; }},
+      {"attention_scale is nan", [](DraftSpec& s) { s.attention_scale = NAN; }},
+      {"has_fc is false", [](DraftSpec& s) { s.has_fc = false; }},
+      {"rope_scaling.factor is 0", [](DraftSpec& s) { s.rope_scaling = {.kind = RopeScalingKind::kLinear, .factor = 0}; }},
+      {"rope_scaling.original_max_positions is 0", [](DraftSpec& s) { s.rope_scaling.kind = RopeScalingKind::kYarn; }},
+      {"low_freq_factor and high_freq_factor are both 2",
+       [](DraftSpec& s) {
+         s.rope_scaling = {.kind = RopeScalingKind::kLlama3, .original_max_positions = 8, .low_freq_factor = 2, .high_freq_factor = 2};
+       }},
+      {"kv_rank is 0", [](DraftSpec& s) { s.attention = AttentionKind::kMla; }},
+      {"expected nope_dim + rope_dim = 4 + 8",
+       [](DraftSpec& s) {
+         s.attention = AttentionKind::kMla;
+         s.kv_rank = 4, s.nope_dim = 4, s.v_dim = 4;
+       }},
       {"intermediate is 0", [](DraftSpec& s) { s.intermediate = 0; }},
       {"max_positions is 0", [](DraftSpec& s) { s.max_positions = 0; }},
       {"rope_theta is 0", [](DraftSpec& s) { s.rope_theta = 0; }},
@@ -82,7 +101,7 @@ TEST(DraftSpec, NamesEveryDifferenceBetweenTwoForwards) {
   other.rope_theta = 1e6f;
   other.d2t[5] = 8;
   const std::vector<std::string> expected = {"taps: 1,3 against 1,4",
-                                             "feature_norm: one over the concat against one per tap",
+                                             "feature_norm: concat against per-tap",
                                              "norm_before_residual: true against false",
                                              "feedback: post-norm against pre-norm",
                                              "rope_theta: 10000 against 1000000",

@@ -214,7 +214,7 @@ TEST(Drafter, RefusesATargetThatItDoesNotFit) {
 
 TEST(Drafter, RefusesWeightsThatAreNotFinite) {
   DraftGolden golden = load_draft_golden("raw_none_pre");
-  TensorView& norm = golden.checkpoint.tensors.at("hidden_norm");
+  TensorView& norm = golden.checkpoint.tensors.at("layers.0.hidden_norm");
   std::vector<uint8_t> bytes(norm.data.begin(), norm.data.end());
   bytes[4] = 0xc0;
   bytes[5] = 0x7f;  // a bf16 NaN in column 2
@@ -227,7 +227,7 @@ TEST(Drafter, RefusesWeightsThatAreNotFinite) {
 
 TEST(Drafter, RefusesAHeadWidthThatTheKernelsCannotTake) {
   DraftGolden golden = load_draft_golden("raw_none_pre");
-  golden.checkpoint.spec.head_dim = 4;
+  golden.checkpoint.spec.head_dim = golden.checkpoint.spec.rope_dim = 4;
   auto drafter = Drafter::create(golden.checkpoint, golden_tables(golden));
   ASSERT_FALSE(drafter.ok());
   EXPECT_EQ(drafter.status().code(), StatusCode::kUnsupported);

@@ -7,6 +7,7 @@
 
 #include "base/file_io.h"
 #include "draft_fixture.h"
+#include "eagle3/spec_fields.h"
 
 namespace aerie {
 namespace {
@@ -457,14 +458,14 @@ TEST(Speculators, ASaveThatIsRefusedLeavesWhatWasThere) {
     EXPECT_EQ(to_float(loaded->tensors.at("fc")).value(), weights.at("fc"));
   };
   auto damaged = weights;
-  damaged.erase("q");
-  refused("the weight q is missing", spec, damaged);
+  damaged.erase("layers.0.q");
+  refused("the weight layers.0.q is missing", spec, damaged);
   damaged = weights;
-  damaged["q"].pop_back();
-  refused("the weight q has 1023 values, expected 1024", spec, damaged);
+  damaged["layers.0.q"].pop_back();
+  refused("the weight layers.0.q has 1023 values, expected 1024", spec, damaged);
   damaged = weights;
-  damaged["q"][5] = NAN;
-  refused("the weight q holds nan", spec, damaged);
+  damaged["layers.0.q"][5] = NAN;
+  refused("the weight layers.0.q holds nan", spec, damaged);
   damaged = weights;
   damaged["fc_bias"] = {1};
   refused("16 weights were given, but the spec calls for 15", spec, damaged);

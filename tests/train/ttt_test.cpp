@@ -155,6 +155,7 @@ struct LossCase {
     spec.heads = 4;
     spec.kv_heads = 2;
     spec.head_dim = 8;
+    spec.rope_dim = 8;
     spec.intermediate = 12;
     spec.feature_norm = feature_norm;
     spec.feedback = feedback;
@@ -320,7 +321,7 @@ TEST(Loss, IsTheKlDivergenceByHand) {
 
 TEST(Optimiser, FollowsTheFormulaByHand) {
   LossCase c(FeatureNorm::kConcat, Feedback::kPostNorm, false, HeadMode::kWarm, 1);
-  Parameter& p = *c.parameters.find("o");
+  Parameter& p = *c.parameters.find("layers.0.o");
   const at::NoGradGuard no_grad;
   const double before = p.value[0][0].item<double>();
   p.value.mutable_grad() = at::full_like(p.value, 0.5);

@@ -124,6 +124,8 @@ Status read_layer(const Json& object, DraftSpec& spec, SpecBuilder& build) {
             "the Llama config's default: as many as heads");
   build.set("head_dim", spec.head_dim, layer.integer("head_dim", 1, kMaxWidth), layer.name("head_dim"), spec.hidden / spec.heads,
             "hidden_size / num_attention_heads", Source::kInferred);
+  spec.rope_dim = spec.head_dim;
+  build.note("rope_dim", Source::kDefaulted, "the Llama config's default: all of a head");
   build.set("rms_eps", spec.rms_eps, layer.number("rms_norm_eps"), layer.name("rms_norm_eps"), 1e-6f, "the Llama config's default");
   build.set("max_positions", spec.max_positions, layer.integer("max_position_embeddings", 1, INT32_MAX),
             layer.name("max_position_embeddings"), 2048, "the Llama config's default");
@@ -364,7 +366,7 @@ Expected<std::string> find_weights(const fs::path& folder) {
 }  // namespace
 
 std::string file_name(const std::string& canonical) {
-  static const std::map<std::string, std::string> kInLayer = {{"input_layernorm", "input_layernorm"},
+  static const std::map<std::string, std::string> kModules = {{"input_layernorm", "input_layernorm"},
                                                               {"hidden_norm", "hidden_norm"},
                                                               {"post_attention_layernorm", "post_attention_layernorm"},
                                                               {"q", "self_attn.q_proj"},
@@ -374,8 +376,9 @@ std::string file_name(const std::string& canonical) {
                                                               {"gate", "mlp.gate_proj"},
                                                               {"up", "mlp.up_proj"},
                                                               {"down", "mlp.down_proj"}};
-  const auto it = kInLayer.find(canonical);
-  return (it == kInLayer.end() ? canonical : "layers.0." + it->second) + ".weight";
+  const std::string layer = "layers.0.";
+  if (canonical.rfind(layer, 0) != 0) return canonical + ".weight";
+  return layer + kModules.at(canonical.substr(layer.size())) + ".weight";
 }
 
 Expected<DraftCheckpoint> load_checkpoint(const std::string& folder) {

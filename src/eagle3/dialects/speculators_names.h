@@ -5,7 +5,7 @@
 
 namespace aerie::speculators {
 
-/// The name in the file of a canonical tensor ("q" is "layers.0.self_attn.q_proj.weight").
+/// The name in the file of a canonical tensor ("layers.0.q" is "layers.0.self_attn.q_proj.weight").
 std::string file_name(const std::string& canonical);
 
 }  // namespace aerie::speculators

@@ -11,6 +11,7 @@
 #include "base/file_io.h"
 #include "eagle3/dialects/speculators.h"
 #include "eagle3/dialects/speculators_names.h"
+#include "eagle3/spec_fields.h"
 #include "formats/json_text.h"
 
 namespace aerie::speculators {

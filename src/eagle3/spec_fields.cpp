@@ -1,0 +1,121 @@
+#include "eagle3/spec_fields.h"
+
+#include <algorithm>
+#include <cstdlib>
+
+namespace aerie {
+namespace {
+
+const char* name(FeatureNorm norm) {
+  switch (norm) {
+    case FeatureNorm::kNone: return "none";
+    case FeatureNorm::kConcat: return "concat";
+    case FeatureNorm::kPerTap: return "per-tap";
+  }
+  return "?";
+}
+
+const char* name(LayerLayout layout) {
+  switch (layout) {
+    case LayerLayout::kHiddenNorm: return "hidden-norm";
+    case LayerLayout::kInputNorm: return "input-norm";
+    case LayerLayout::kConcat: return "concat";
+  }
+  return "?";
+}
+
+std::string describe(const RopeScaling& r) {
+  switch (r.kind) {
+    case RopeScalingKind::kNone: return "none";
+    case RopeScalingKind::kLinear: return fmt::format("linear x{}", r.factor);
+    case RopeScalingKind::kLlama3:
+      return fmt::format("llama3 x{} from {} ({}, {})", r.factor, r.original_max_positions, r.low_freq_factor, r.high_freq_factor);
+    case RopeScalingKind::kYarn:
+      return fmt::format("yarn x{} from {} (beta {}, {}; magnitude {}{})", r.factor, r.original_max_positions, r.beta_fast, r.beta_slow,
+                         r.magnitude, r.truncate ? "" : "; not truncated");
+  }
+  return "?";
+}
+
+}  // namespace
+
+std::string SpecField::text() const {
+  if (value.is_string()) return value.get<std::string>();
+  if (value.is_array()) return fmt::format("{}", fmt::join(value.get<std::vector<int>>(), ","));
+  if (value.is_number_float()) return fmt::format("{}", value.get<double>());
+  return value.dump();
+}
+
+std::vector<SpecField> spec_fields(const DraftSpec& s) {
+  std::vector<SpecField> out;
+  const auto add = [&out](const char* field, nlohmann::json value) { out.push_back({field, std::move(value)}); };
+  // A float in its shortest form that reads back, rather than as the double beside it.
+  const auto number = [](float value) { return std::strtod(fmt::format("{}", value).c_str(), nullptr); };
+  add("taps", s.taps);
+  add("target_hidden", s.target_hidden);
+  add("hidden", s.hidden);
+  add("layers", s.layers);
+  if (s.layers > 1) add("layout", name(s.layout));
+  add("attention", s.attention == AttentionKind::kMla ? "mla" : "gqa");
+  add("heads", s.heads);
+  add("kv_heads", s.kv_heads);
+  add("head_dim", s.head_dim);
+  if (s.attention == AttentionKind::kMla) {
+    add("q_rank", s.q_rank);
+    add("kv_rank", s.kv_rank);
+    add("nope_dim", s.nope_dim);
+    add("v_dim", s.v_dim);
+  }
+  add("intermediate", s.intermediate);
+  add("has_fc", s.has_fc);
+  add("fc_bias", s.fc_bias);
+  add("qkv_bias", s.qkv_bias);
+  add("o_bias", s.o_bias);
+  add("mlp_bias", s.mlp_bias);
+  add("qk_norm", s.qk_norm);
+  add("feature_norm", name(s.feature_norm));
+  add("norm_before_residual", s.norm_before_residual);
+  add("feature_normed_twice", s.feature_normed_twice);
+  add("feedback", s.feedback == Feedback::kPostNorm ? "post-norm" : "pre-norm");
+  add("head_norm", s.head_norm);
+  add("logit_scale", number(s.logit_scale));
+  add("rope_theta", number(s.rope_theta));
+  add("rope_scaling", describe(s.rope_scaling));
+  add("rope_dim", s.rope_dim);
+  add("rope_interleaved", s.rope_interleaved);
+  add("attention_scale", number(s.attention_scale));
+  add("sliding_window", s.sliding_window);
+  add("rms_eps", number(s.rms_eps));
+  add("max_positions", s.max_positions);
+  add("own_embedding", s.own_embedding);
+  add("own_head", s.own_head);
+  add("vocab", s.vocab);
+  add("draft_vocab", s.draft_vocab);
+  return out;
+}
+
+std::vector<std::string> differing_fields(const DraftSpec& a, const DraftSpec& b) {
+  std::vector<std::string> out;
+  const std::vector<SpecField> ours = spec_fields(a), theirs = spec_fields(b);
+  const auto find = [](const std::vector<SpecField>& fields, const std::string& field) -> const SpecField* {
+    const auto it = std::find_if(fields.begin(), fields.end(), [&](const SpecField& f) { return f.name == field; });
+    return it == fields.end() ? nullptr : &*it;
+  };
+  for (const SpecField& field : ours) {
+    const SpecField* other = find(theirs, field.name);
+    if (other == nullptr || other->value != field.value) {
+      out.push_back(fmt::format("{}: {} against {}", field.name, field.text(), other == nullptr ? "none" : other->text()));
+    }
+  }
+  for (const SpecField& field : theirs) {
+    if (find(ours, field.name) == nullptr) out.push_back(fmt::format("{}: none against {}", field.name, field.text()));
+  }
+  if (a.draft_vocab == b.draft_vocab) {
+    int different = 0;
+    for (int d = 0; d < a.draft_vocab; ++d) different += a.to_target(d) != b.to_target(d) ? 1 : 0;
+    if (different != 0) out.push_back(fmt::format("d2t: {} of {} entries", different, a.draft_vocab));
+  }
+  return out;
+}
+
+}  // namespace aerie
