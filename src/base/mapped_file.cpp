@@ -37,17 +37,27 @@ Expected<MappedFile> MappedFile::open(const std::string& path) {
   return file;
 }
 
+MappedFile MappedFile::from_memory(const std::string& path, std::string content) {
+  MappedFile file;
+  file.path_ = path;
+  file.content_ = std::make_unique<const std::string>(std::move(content));
+  file.data_ = reinterpret_cast<const uint8_t*>(file.content_->data());
+  file.size_ = file.content_->size();
+  return file;
+}
+
 MappedFile::MappedFile(MappedFile&& other) noexcept { *this = std::move(other); }
 
 MappedFile& MappedFile::operator=(MappedFile&& other) noexcept {
   std::swap(path_, other.path_);
   std::swap(data_, other.data_);
   std::swap(size_, other.size_);
+  std::swap(content_, other.content_);
   return *this;
 }
 
 MappedFile::~MappedFile() {
-  if (data_ != nullptr) munmap(const_cast<uint8_t*>(data_), size_);
+  if (data_ != nullptr && content_ == nullptr) munmap(const_cast<uint8_t*>(data_), size_);
 }
 
 }  // namespace aerie

@@ -11,6 +11,7 @@
 
 #include "base/checked.h"
 #include "base/file_io.h"
+#include "base/mapped_file.h"
 #include "formats/json_text.h"
 #include "formats/printable.h"
 
@@ -254,10 +255,8 @@ Expected<SafetensorsFile> SafetensorsFile::open(const std::string& path) {
     size_t found = 0;
     for (TensorView& tensor : tensors) {
       if (named) found += named->count(tensor.name);
-      if (!file.index_.try_emplace(tensor.name, file.tensors_.size()).second) {
-        return corrupt("{}: tensor {} is also in another shard", part, printable(tensor.name));
-      }
-      file.tensors_.push_back(std::move(tensor));
+      const std::string name = tensor.name;
+      if (!file.add(std::move(tensor))) return corrupt("{}: tensor {} is also in another shard", part, printable(name));
     }
     if (named && found != named->size()) {
       for (const std::string& name : *named) {
@@ -266,7 +265,7 @@ Expected<SafetensorsFile> SafetensorsFile::open(const std::string& path) {
       return corrupt("{}: the index names tensors of this file that lie in another shard", part);
     }
     file.metadata_.merge(metadata);
-    file.files_.push_back(std::move(mapped));
+    file.keep(std::make_shared<const MappedFile>(std::move(mapped)));
     return Status();
   };
 
@@ -277,12 +276,6 @@ Expected<SafetensorsFile> SafetensorsFile::open(const std::string& path) {
   AERIE_ASSIGN(const auto shards, read_index(path));
   for (const auto& [shard, names] : shards) AERIE_TRY(add((std::filesystem::path(path).parent_path() / shard).string(), &names));
   return file;
-}
-
-Expected<const TensorView*> SafetensorsFile::find(const std::string& name) const {
-  const auto at = index_.find(name);
-  if (at == index_.end()) return not_found("{}: there is no tensor {}", path_, printable(name));
-  return &tensors_[at->second];
 }
 
 Status write_safetensors(const std::string& path, const std::vector<TensorView>& tensors,

@@ -2,36 +2,26 @@
 #pragma once
 
 #include <map>
-#include <memory>
 #include <string>
 #include <vector>
 
-#include "base/mapped_file.h"
 #include "base/status.h"
-#include "formats/tensor.h"
+#include "formats/tensor_file.h"
 
 namespace aerie {
 
-/// One safetensors file, or all shards of a `*.safetensors.index.json`. Movable; reading is thread-safe.
+/// One safetensors file, or all shards of a `*.safetensors.index.json`.
 /// Refused: a header over 100 MB or beyond the file, offsets that overlap, leave gaps, are out of order of the data's end or
 /// differ from shape x dtype, duplicate names, a shard path that leaves the folder, a tensor of the index that its shard lacks.
-class SafetensorsFile {
+class SafetensorsFile : public TensorFile {
  public:
   /// `path` is a .safetensors file or an .index.json.
   static Expected<SafetensorsFile> open(const std::string& path);
 
-  const std::string& path() const { return path_; }
-  const std::vector<TensorView>& tensors() const { return tensors_; }
   const std::map<std::string, std::string>& metadata() const { return metadata_; }
-  bool has(const std::string& name) const { return index_.count(name) != 0; }
-  Expected<const TensorView*> find(const std::string& name) const;
 
  private:
-  std::string path_;
-  std::vector<MappedFile> files_;
-  std::vector<TensorView> tensors_;
   std::map<std::string, std::string> metadata_;
-  std::map<std::string, size_t> index_;
 };
 
 /// Writes `tensors` (in the given order; plain types only) atomically. Data is 8-byte aligned by padding the header.
