@@ -8,7 +8,6 @@
 
 #include "base/status.h"
 #include "eagle3/draft_spec.h"
-#include "formats/safetensors.h"
 #include "formats/tensor.h"
 
 namespace aerie {
@@ -19,7 +18,7 @@ namespace aerie {
 struct DraftCheckpoint {
   DraftSpec spec;
   std::map<std::string, TensorView> tensors;
-  std::shared_ptr<const SafetensorsFile> owner;
+  std::shared_ptr<const void> owner;
 };
 
 /// A tensor that a drafter of some spec must have.

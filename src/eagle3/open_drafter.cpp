@@ -1,17 +1,13 @@
 #include <filesystem>
 
-#include "base/file_io.h"
 #include "eagle3/checkpoint.h"
 #include "eagle3/dialects/speculators.h"
-#include "formats/json_text.h"
 #include "formats/printable.h"
 
 namespace aerie {
 namespace {
 
 namespace fs = std::filesystem;
-
-constexpr uint64_t kMaxConfigBytes = uint64_t{16} << 20;
 
 struct Family {
   const char* architecture;
@@ -45,10 +41,8 @@ Expected<DraftCheckpoint> open_drafter(const std::string& path) {
   }
   const auto has = [&](const char* name) { return fs::exists(fs::path(path) / name, error); };
   if (!has("config.json")) return not_found("{}: the folder has no config.json, so it is no drafter", path);
-  AERIE_ASSIGN(const std::string text, read_file((fs::path(path) / "config.json").string(), kMaxConfigBytes));
-  auto config = parse_json(text);
-  if (!config.ok()) return config.status().with_context(path + "/config.json");
-  if (!config->is_object()) return corrupt("{}/config.json: expected a JSON object", path);
+  auto config = RawCheckpoint::read_config(path);
+  if (!config.ok()) return config.status();
 
   if (config->contains("speculators_model_type")) return speculators::load_checkpoint(path);
   for (const char* key : {"dflash_config", "dspark_config"}) {

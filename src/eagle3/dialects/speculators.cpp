@@ -1,23 +1,17 @@
 #include "eagle3/dialects/speculators.h"
 
 #include <cstring>
-#include <filesystem>
 #include <set>
 
-#include "base/file_io.h"
 #include "eagle3/config_reader.h"
 #include "eagle3/dialects/speculators_names.h"
-#include "formats/json_text.h"
 #include "formats/printable.h"
 
 namespace aerie::speculators {
 namespace {
 
-namespace fs = std::filesystem;
 using Json = nlohmann::json;
 
-constexpr uint64_t kMaxConfigBytes = uint64_t{16} << 20;
-constexpr int kMaxConfigDepth = 32;
 constexpr int kMaxWidth = 1 << 20;
 constexpr int kMaxVocab = 1 << 24;
 
@@ -139,7 +133,6 @@ Status read_layer(const Json& object, DraftSpec& spec, SpecBuilder& build) {
 
 /// The whole config; what the tensors decide (own_embedding, own_head, d2t, a missing draft_vocab_size) is left to read_tensors.
 Status read_config(const Json& root, DraftSpec& spec) {
-  if (!root.is_object()) return corrupt("config.json: expected an object");
   SpecBuilder build(spec);
   ConfigReader config(root, "");
   const auto type = config.text("speculators_model_type");
@@ -278,7 +271,7 @@ Status check_t2d(const TensorView& tensor, const DraftSpec& spec) {
 }
 
 /// Decides what the tensors decide, then accounts for every one of them.
-Status read_tensors(const SafetensorsFile& file, DraftCheckpoint& out) {
+Status read_tensors(const RawCheckpoint& file, DraftCheckpoint& out) {
   DraftSpec& spec = out.spec;
   SpecBuilder build(spec);
   spec.own_embedding = file.has(file_name("embed_tokens"));
@@ -286,7 +279,7 @@ Status read_tensors(const SafetensorsFile& file, DraftCheckpoint& out) {
              spec.own_embedding ? "embed_tokens.weight is in the checkpoint" : "embed_tokens.weight is not in the checkpoint");
   spec.own_head = file.has(file_name("lm_head"));
   if (spec.own_head) {
-    AERIE_ASSIGN(const TensorView* head, file.find(file_name("lm_head")));
+    const TensorView* head = file.find(file_name("lm_head"));
     if (spec.draft_vocab == 0 && head->rows() <= static_cast<uint64_t>(spec.vocab)) spec.draft_vocab = static_cast<int>(head->rows());
     if (spec.draft_vocab == 0) {
       return corrupt("lm_head.weight has {} rows, more than the target's vocabulary of {}", head->rows(), spec.vocab);
@@ -304,8 +297,7 @@ Status read_tensors(const SafetensorsFile& file, DraftCheckpoint& out) {
     return corrupt("config.json: draft_vocab_size is {}, larger than vocab_size, which is {}", spec.draft_vocab, spec.vocab);
   }
   if (file.has("d2t")) {
-    AERIE_ASSIGN(const TensorView* d2t, file.find("d2t"));
-    AERIE_TRY(read_d2t(*d2t, spec));
+    AERIE_TRY(read_d2t(*file.find("d2t"), spec));
     build.note("d2t", Source::kRead, "d2t (offsets in this dialect)");
   } else if (spec.draft_vocab != spec.vocab) {
     return not_found("d2t is missing, but the draft vocabulary of {} is smaller than the target's of {}", spec.draft_vocab, spec.vocab);
@@ -314,8 +306,7 @@ Status read_tensors(const SafetensorsFile& file, DraftCheckpoint& out) {
   }
   AERIE_TRY(spec.validate());
   if (file.has("t2d")) {
-    AERIE_ASSIGN(const TensorView* t2d, file.find("t2d"));
-    AERIE_TRY(check_t2d(*t2d, spec));
+    AERIE_TRY(check_t2d(*file.find("t2d"), spec));
   } else if (!spec.d2t.empty() && spec.d2t.back() == spec.draft_vocab - 1 && spec.draft_vocab < spec.vocab) {
     bool identity = true;
     for (int d = 0; d < spec.draft_vocab; ++d) identity = identity && spec.to_target(d) == d;
@@ -339,7 +330,7 @@ Status read_tensors(const SafetensorsFile& file, DraftCheckpoint& out) {
       return not_found("the tensor {} {} is missing{}", name, shape_string(wanted.shape),
                        flagged ? ", though config.json says that the feature is normalised with it" : "");
     }
-    AERIE_ASSIGN(const TensorView* tensor, file.find(name));
+    const TensorView* tensor = file.find(name);
     if (tensor->shape != wanted.shape) {
       return corrupt("{} has the shape {}, expected {} from config.json", name, tensor->shape_string(), shape_string(wanted.shape));
     }
@@ -349,18 +340,6 @@ Status read_tensors(const SafetensorsFile& file, DraftCheckpoint& out) {
     out.tensors[wanted.name] = *tensor;
   }
   return {};
-}
-
-Expected<std::string> find_weights(const fs::path& folder) {
-  const fs::path single = folder / "model.safetensors", sharded = folder / "model.safetensors.index.json";
-  std::error_code error;
-  const bool has_single = fs::exists(single, error), has_sharded = fs::exists(sharded, error);
-  if (has_single && has_sharded) {
-    return corrupt("both model.safetensors and model.safetensors.index.json are there: remove the one that is not the drafter");
-  }
-  if (has_single) return single.string();
-  if (has_sharded) return sharded.string();
-  return not_found("neither model.safetensors nor model.safetensors.index.json is there");
 }
 
 }  // namespace
@@ -381,24 +360,19 @@ std::string file_name(const std::string& canonical) {
   return layer + kModules.at(canonical.substr(layer.size())) + ".weight";
 }
 
-Expected<DraftCheckpoint> load_checkpoint(const std::string& folder) {
-  const auto load = [&]() -> Expected<DraftCheckpoint> {
-    AERIE_ASSIGN(const std::string text, read_file((fs::path(folder) / "config.json").string(), kMaxConfigBytes));
-    auto parsed = parse_json(text, kMaxConfigDepth);
-    if (!parsed.ok()) return parsed.status().with_context("config.json");
-    DraftCheckpoint out;
-    out.spec.dialect = "speculators";
-    out.spec.path = folder;
-    AERIE_TRY(read_config(*parsed, out.spec));
-    AERIE_ASSIGN(const std::string weights, find_weights(folder));
-    AERIE_ASSIGN(SafetensorsFile file, SafetensorsFile::open(weights));
-    out.owner = std::make_shared<const SafetensorsFile>(std::move(file));
-    AERIE_TRY(read_tensors(*out.owner, out));
-    return out;
-  };
-  auto out = load();
-  if (!out.ok()) return out.status().with_context(folder);
+Expected<DraftCheckpoint> load_checkpoint(const RawCheckpoint& raw) {
+  DraftCheckpoint out;
+  out.spec.dialect = "speculators";
+  out.spec.path = raw.path();
+  out.owner = raw.owner();
+  AERIE_TRY(read_config(raw.config(), out.spec).with_context(raw.path()));
+  AERIE_TRY(read_tensors(raw, out).with_context(raw.path()));
   return out;
+}
+
+Expected<DraftCheckpoint> load_checkpoint(const std::string& folder) {
+  AERIE_ASSIGN(const RawCheckpoint raw, RawCheckpoint::open(folder));
+  return load_checkpoint(raw);
 }
 
 }  // namespace aerie::speculators

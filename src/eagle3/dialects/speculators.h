@@ -8,11 +8,13 @@
 
 #include "base/status.h"
 #include "eagle3/checkpoint.h"
+#include "eagle3/raw_checkpoint.h"
 
 namespace aerie::speculators {
 
 /// Reads a folder with config.json and model.safetensors (or model.safetensors.index.json with its shards). Strict: every tensor
 /// and every config key is used, known to be without effect, or an error that names it.
+Expected<DraftCheckpoint> load_checkpoint(const RawCheckpoint& raw);
 Expected<DraftCheckpoint> load_checkpoint(const std::string& folder);
 
 struct SaveOptions {
