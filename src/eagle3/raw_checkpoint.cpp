@@ -6,7 +6,7 @@
 #include "base/file_io.h"
 #include "formats/json_text.h"
 #include "formats/printable.h"
-#include "formats/safetensors.h"
+#include "formats/tensor_file.h"
 
 namespace aerie {
 namespace {
@@ -36,10 +36,8 @@ Expected<std::string> find_weights(const fs::path& folder) {
     return corrupt("{} *.safetensors files are there ({}, ...) without a model.safetensors.index.json that says which belong together",
                    others.size(), printable(others.front()));
   }
-  if (has("pytorch_model.bin")) {
-    return unsupported("the weights are in pytorch_model.bin, which is not read yet: convert it to model.safetensors");
-  }
-  return not_found("neither model.safetensors nor model.safetensors.index.json is there");
+  if (has("pytorch_model.bin")) return std::string("pytorch_model.bin");
+  return not_found("neither model.safetensors nor model.safetensors.index.json nor pytorch_model.bin is there");
 }
 
 }  // namespace
@@ -77,8 +75,8 @@ Status RawCheckpoint::open_folder() {
   auto weights = find_weights(path_);
   if (!weights.ok()) return weights.status().with_context(path_);
   weights_file_ = *weights;
-  AERIE_ASSIGN(SafetensorsFile file, SafetensorsFile::open((fs::path(path_) / weights_file_).string()));
-  auto kept = std::make_shared<const SafetensorsFile>(std::move(file));
+  AERIE_ASSIGN(TensorFile file, open_tensor_file((fs::path(path_) / weights_file_).string()));
+  auto kept = std::make_shared<const TensorFile>(std::move(file));
   set_tensors(kept->tensors(), kept);
   std::error_code error;
   for (const auto& entry : fs::directory_iterator(path_, error)) {

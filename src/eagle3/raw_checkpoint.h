@@ -14,8 +14,8 @@
 namespace aerie {
 
 /// A folder with config.json and its weights, or one GGUF file. Cheap to copy; reading is thread-safe.
-/// A folder's weights are model.safetensors, or the shards of model.safetensors.index.json, or the only *.safetensors file.
-/// Two candidates are an error: which of them is the drafter is not for a reader to guess.
+/// A folder's weights are model.safetensors, or the shards of model.safetensors.index.json, or the only *.safetensors file, or
+/// pytorch_model.bin where there is none of these. Two candidates are an error: a reader does not guess which is the drafter.
 class RawCheckpoint {
  public:
   struct File {

@@ -56,6 +56,9 @@ TEST(RawCheckpoint, TakesTheOnlyFileOfWeightsAndNeverGuessesBetweenTwo) {
   fs::remove(dir / "d/eagle3.safetensors");
   fs::remove(dir / "d/other.safetensors");
   refused("neither model.safetensors nor");
+  std::ofstream(dir / "d/pytorch_model.bin") << "pickle";  // reached, and no file of torch.save
+  refused("pytorch_model.bin");
+  fs::remove(dir / "d/pytorch_model.bin");
   std::ofstream(dir / "d/model.safetensors") << "x";
   std::ofstream(dir / "d/model.safetensors.index.json") << "x";
   refused("remove the one that is not the drafter");
