@@ -66,6 +66,7 @@ void add_train(CLI::App& app, Work& work);
 void add_eval(CLI::App& app, Work& work);
 void add_bench(CLI::App& app, Work& work);
 void add_inspect(CLI::App& app, Work& work);
+void add_doctor(CLI::App& app, Work& work);
 void add_tokenize(CLI::App& app, Work& work);
 
 }  // namespace aerie::cli

@@ -18,6 +18,7 @@ int main(int argc, char** argv) {
   cli::add_eval(app, work);
   cli::add_bench(app, work);
   cli::add_inspect(app, work);
+  cli::add_doctor(app, work);
   cli::add_tokenize(app, work);
   try {
     app.parse(argc, argv);

@@ -138,6 +138,20 @@ class Contract(unittest.TestCase):
         self.assertIn("taps", self.done("inspect", DRAFTER).stdout)
         self.assertEqual(json.loads(self.done("inspect", model_path(), "--json").stdout)["config"]["blocks"], 30)
 
+    def test_doctor(self):
+        command = "serve --speculative-algorithm EAGLE3 --speculative-draft-model-path D --speculative-num-steps 1 --speculative-eagle-topk 1 --speculative-num-draft-tokens 16"
+        log = self.write("log", "Decode batch, #running-req: 1, accept len: 1.62, accept rate: 0.62\n" * 5)
+        reply = json.loads(self.done("doctor", "--engine", "sglang:0.5.23", "--command-line", command, "--log", log, "--verify-ms", "1:10,2:18", "--json").stdout)
+        self.assertEqual(reply["findings"][0]["code"], "drafts-fewer-than-asked")
+        self.assertEqual(reply["flags"][0]["draft_tokens"], 1)
+        self.assertAlmostEqual(reply["metrics"][0]["acceptance_rate"], 0.62)
+        self.assertIn("slower-than-plain", [finding["code"] for finding in reply["findings"]])
+        self.assertIn("drafts-fewer-than-asked", self.done("doctor", "--engine", "sglang:0.5.23", "--command-line", command).stdout)
+        self.one_sentence(self.refused(2, "doctor", "--engine", "sglang", says=["--command-line"]))
+        self.one_sentence(self.refused(2, "doctor", "--engine", "nonsense", "--log", log, says=["nonsense"]))
+        self.one_sentence(self.refused(1, "doctor", "--engine", "vllm", "--log", log, says=["vLLM"]))
+        self.one_sentence(self.refused(1, "doctor", "--engine", "vllm", "--log", "/nonexistent", says=["/nonexistent"]))
+
     def test_chat(self):
         result = self.done("chat", "-m", "smollm2", "-d", "smollm2", "-n", "12", stdin="Say one word.\nAnd another.\n\n")
         self.assertEqual(result.stderr.count("tokens/s"), 2)

@@ -1,0 +1,104 @@
+#include "eagle3/engines/target_family.h"
+
+#include <algorithm>
+#include <cctype>
+
+namespace aerie {
+namespace {
+
+using enum SglangIds;
+
+constexpr TargetFamily kFamilies[] = {
+    {.name = "Llama", .aliases = "llama", .sglang = kPlusOne, .sglang_auto_544 = true, .llama_cpp_taps = true, .vllm_024_v2 = true},
+    {.name = "Mistral", .aliases = "mistral", .vllm_024_v2 = true},
+    {.name = "Grok", .aliases = "grok grok1 grok1model", .sglang_auto_544 = true, .dense = false},
+    {.name = "Qwen2", .aliases = "qwen2", .sglang = kPlusOne},
+    {.name = "Qwen2-MoE", .aliases = "qwen2moe", .sglang = kPlusOne, .dense = false, .vllm_024_v2 = true},
+    {.name = "Qwen3", .aliases = "qwen3", .sglang = kPlusOne, .llama_cpp_taps = true, .vllm_024_v2 = true},
+    {.name = "Qwen3-MoE", .aliases = "qwen3moe", .sglang = kPlusOne, .llama_cpp_taps = true, .dense = false},
+    {.name = "Qwen3-Next", .aliases = "qwen3next", .sglang = kPlusOne, .llama_cpp_taps = true, .dense = false},
+    {.name = "Qwen3.5", .aliases = "qwen35 qwen35text", .sglang = kPlusOne, .llama_cpp_taps = true, .dense = false},
+    {.name = "Qwen2.5-VL", .aliases = "qwen25vl", .sglang = kPlusOne},
+    {.name = "Qwen3-VL", .aliases = "qwen3vl", .sglang = kPlusOne},
+    {.name = "MiniMax-01", .aliases = "minimax01 minimaxtext01", .llama_cpp_taps = true, .dense = false},
+    {.name = "MiniMax-M2", .aliases = "minimaxm2", .sglang = kPlusOne, .llama_cpp_taps = true, .dense = false},
+    {.name = "MiniMax-M3", .aliases = "minimaxm3", .sglang = kPlusOne, .sglang_captures_last = true, .dense = false},
+    {.name = "MiniMax-M3-VL", .aliases = "minimaxm3vl", .sglang = kShiftedDefault, .sglang_captures_last = true, .dense = false},
+    {.name = "Gemma 3", .aliases = "gemma3 gemma3text", .sglang = kPlusOne},
+    {.name = "Gemma 4", .aliases = "gemma4", .sglang = kPlusOne, .llama_cpp_taps = true},
+    {.name = "GLM-4-MoE", .aliases = "glm4moe", .sglang = kPlusOne, .dense = false},
+    {.name = "GLM-4-MoE-Lite", .aliases = "glm4moelite", .sglang = kFirstOne, .dense = false},
+    {.name = "GLM-5-Next", .aliases = "glm5next", .sglang = kPlusOne, .dense = false},
+    {.name = "EXAONE-MoE", .aliases = "exaonemoe", .sglang = kPlusOne, .dense = false},
+    {.name = "Apertus", .aliases = "apertus", .sglang = kPlusOne},
+    {.name = "Bailing",
+     .aliases = "bailing bailingmoe bailingmoev2 bailingmoe3",
+     .sglang = kPlusOne,
+     .llama_cpp_taps = true,
+     .dense = false},
+    {.name = "LongCat", .aliases = "longcat longcatflash", .sglang = kPlusOne, .dense = false},
+    {.name = "GPT-OSS", .aliases = "gptoss", .sglang = kLastBlock, .sglang_captures_last = true, .llama_cpp_taps = true, .dense = false},
+    {.name = "DeepSeek-V2", .aliases = "deepseekv2", .sglang = kFirstOne, .dense = false, .vllm_024_v2 = true},
+    {.name = "DeepSeek-V3", .aliases = "deepseekv3 deepseekv31 deepseekv32 deepseek", .sglang = kFirstOne, .dense = false},
+    {.name = "Kimi-K2", .aliases = "kimik2 kimik25 kimik26", .sglang = kFirstOne, .dense = false},
+    {.name = "DeepSeek-V4", .aliases = "deepseekv4 deepseek4", .llama_cpp_taps = true, .dense = false},
+    {.name = "Nemotron-H", .aliases = "nemotronh", .llama_cpp_taps = true, .dense = false},
+    {.name = "MiMo-V2", .aliases = "mimo2 mimov2", .llama_cpp_taps = true, .dense = false},
+    {.name = "Hunyuan-VL", .aliases = "hunyuanvl", .llama_cpp_taps = true},
+    {.name = "LFM2", .aliases = "lfm2", .llama_cpp_taps = true, .dense = false},
+    {.name = "Nanbeige", .aliases = "nanbeige", .llama_cpp_taps = true},
+    {.name = "Granite-MoE", .aliases = "granitemoe", .dense = false, .vllm_024_v2 = true},
+};
+
+/// "KimiK25ForConditionalGeneration", "kimi-k2.5" -> "kimik25".
+std::string normalise(std::string_view architecture) {
+  std::string out;
+  for (const unsigned char c : architecture) {
+    if (std::isalnum(c)) out += static_cast<char>(std::tolower(c));
+  }
+  for (const std::string_view ending : {"forcausallm", "forconditionalgeneration", "lmheadmodel", "model"}) {
+    if (out.size() > ending.size() && out.ends_with(ending)) out.resize(out.size() - ending.size());
+  }
+  return out;
+}
+
+bool lists(std::string_view words, std::string_view word) {
+  while (!words.empty()) {
+    const size_t space = words.find(' ');
+    if (words.substr(0, space) == word) return true;
+    words = space == std::string_view::npos ? std::string_view() : words.substr(space + 1);
+  }
+  return false;
+}
+
+}  // namespace
+
+const TargetFamily* find_target_family(std::string_view architecture) {
+  const std::string name = normalise(architecture);
+  if (name.empty()) return nullptr;
+  const auto it = std::find_if(std::begin(kFamilies), std::end(kFamilies), [&](const TargetFamily& f) { return lists(f.aliases, name); });
+  return it == std::end(kFamilies) ? nullptr : &*it;
+}
+
+RunnerChoice vllm_runner(const EngineVersion& version, const TargetFamily* family) {
+  if (version.runner != VllmRunner::kByDefault) return {version.runner, true, "asked for"};
+  if (version.at_least(0, 29)) return {VllmRunner::kV2, true, "the default for EAGLE-3 from 0.29 on"};
+  if (version.at_least(0, 25)) {
+    if (family == nullptr)
+      return {VllmRunner::kV2, false, "0.25 to 0.28 take V2 for dense targets and some mixtures of experts; the target is not known"};
+    if (family->dense) return {VllmRunner::kV2, true, "0.25 to 0.28 take V2 for dense targets"};
+    return {VllmRunner::kV1, false, "0.25 to 0.28 take V2 for a short list of mixtures of experts only"};
+  }
+  if (version.at_least(0, 24)) {
+    if (family != nullptr && family->vllm_024_v2) return {VllmRunner::kV2, true, "0.24 lists this target for V2"};
+    return {VllmRunner::kV1, false, "0.24 takes V2 for a list of targets of which only a part is known here"};
+  }
+  if (version.at_least(0, 22)) {
+    const bool qwen3 = family != nullptr && std::string_view(family->name) == "Qwen3";
+    if (qwen3) return {VllmRunner::kV2, false, "0.22 takes V2 for Qwen3, unless it is quantised"};
+    return {VllmRunner::kV1, family != nullptr, "0.22 takes V2 for Qwen3 alone"};
+  }
+  return {VllmRunner::kV1, true, "before 0.22 V2 is never the default"};
+}
+
+}  // namespace aerie
