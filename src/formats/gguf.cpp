@@ -411,8 +411,12 @@ Expected<T> get_exactly(const GgufFile& file, const std::string& key, const char
 
 Expected<GgufFile> GgufFile::open(const std::string& path) {
   AERIE_ASSIGN(MappedFile mapped, MappedFile::open(path));
+  return read(std::move(mapped));
+}
+
+Expected<GgufFile> GgufFile::read(MappedFile mapped) {
   Contents contents;
-  AERIE_TRY(read_contents(mapped.bytes(), contents).with_context(path));
+  AERIE_TRY(read_contents(mapped.bytes(), contents).with_context(mapped.path()));
   GgufFile file;
   file.file_ = std::move(mapped);
   file.metadata_ = std::move(contents.metadata);

@@ -25,6 +25,8 @@ struct GgufValue {
 class GgufFile {
  public:
   static Expected<GgufFile> open(const std::string& path);
+  /// The same on bytes that are mapped or in memory already.
+  static Expected<GgufFile> read(MappedFile file);
 
   const std::string& path() const { return file_.path(); }
   uint64_t file_bytes() const { return file_.bytes().size(); }

@@ -11,7 +11,6 @@
 
 #include "base/checked.h"
 #include "base/file_io.h"
-#include "base/mapped_file.h"
 #include "formats/json_text.h"
 #include "formats/printable.h"
 
@@ -238,44 +237,50 @@ Expected<std::map<std::string, std::set<std::string>>> read_index(const std::str
   return shards;
 }
 
-bool ends_with(const std::string& text, std::string_view suffix) {
-  return text.size() >= suffix.size() && text.compare(text.size() - suffix.size(), suffix.size(), suffix) == 0;
-}
-
 }  // namespace
 
-Expected<SafetensorsFile> SafetensorsFile::open(const std::string& path) {
-  SafetensorsFile file;
-  file.path_ = path;
-  const auto add = [&file](const std::string& part, const std::set<std::string>* named) -> Status {
-    AERIE_ASSIGN(MappedFile mapped, MappedFile::open(part));
-    std::vector<TensorView> tensors;
-    std::map<std::string, std::string> metadata;
-    AERIE_TRY(read_file_contents(mapped.bytes(), tensors, metadata).with_context(part));
-    size_t found = 0;
-    for (TensorView& tensor : tensors) {
-      if (named) found += named->count(tensor.name);
-      const std::string name = tensor.name;
-      if (!file.add(std::move(tensor))) return corrupt("{}: tensor {} is also in another shard", part, printable(name));
-    }
-    if (named && found != named->size()) {
-      for (const std::string& name : *named) {
-        if (!file.has(name)) return corrupt("{}: the index says that tensor {} is in this file, but it is not", part, printable(name));
-      }
-      return corrupt("{}: the index names tensors of this file that lie in another shard", part);
-    }
-    file.metadata_.merge(metadata);
-    file.keep(std::make_shared<const MappedFile>(std::move(mapped)));
-    return Status();
-  };
-
-  if (!ends_with(path, ".index.json")) {
-    AERIE_TRY(add(path, nullptr));
-    return file;
+// `named`: the tensors that an index says are in this part.
+Status SafetensorsFile::add_part(MappedFile part, const std::set<std::string>* named) {
+  std::vector<TensorView> tensors;
+  std::map<std::string, std::string> metadata;
+  AERIE_TRY(read_file_contents(part.bytes(), tensors, metadata).with_context(part.path()));
+  size_t found = 0;
+  for (TensorView& tensor : tensors) {
+    if (named) found += named->count(tensor.name);
+    const std::string name = tensor.name;
+    if (!add(std::move(tensor))) return corrupt("{}: tensor {} is also in another shard", part.path(), printable(name));
   }
+  if (named && found != named->size()) {
+    for (const std::string& name : *named) {
+      if (!has(name)) return corrupt("{}: the index says that tensor {} is in this file, but it is not", part.path(), printable(name));
+    }
+    return corrupt("{}: the index names tensors of this file that lie in another shard", part.path());
+  }
+  metadata_.merge(metadata);
+  keep(std::make_shared<const MappedFile>(std::move(part)));
+  return Status();
+}
+
+Expected<SafetensorsFile> SafetensorsFile::read(MappedFile file) {
+  SafetensorsFile out;
+  out.path_ = file.path();
+  AERIE_TRY(out.add_part(std::move(file), nullptr));
+  return out;
+}
+
+Expected<SafetensorsFile> SafetensorsFile::open(const std::string& path) {
+  if (!path.ends_with(".index.json")) {
+    AERIE_ASSIGN(MappedFile file, MappedFile::open(path));
+    return read(std::move(file));
+  }
+  SafetensorsFile out;
+  out.path_ = path;
   AERIE_ASSIGN(const auto shards, read_index(path));
-  for (const auto& [shard, names] : shards) AERIE_TRY(add((std::filesystem::path(path).parent_path() / shard).string(), &names));
-  return file;
+  for (const auto& [shard, names] : shards) {
+    AERIE_ASSIGN(MappedFile part, MappedFile::open((std::filesystem::path(path).parent_path() / shard).string()));
+    AERIE_TRY(out.add_part(std::move(part), &names));
+  }
+  return out;
 }
 
 Status write_safetensors(const std::string& path, const std::vector<TensorView>& tensors,

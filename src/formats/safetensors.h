@@ -2,9 +2,11 @@
 #pragma once
 
 #include <map>
+#include <set>
 #include <string>
 #include <vector>
 
+#include "base/mapped_file.h"
 #include "base/status.h"
 #include "formats/tensor_file.h"
 
@@ -17,10 +19,14 @@ class SafetensorsFile : public TensorFile {
  public:
   /// `path` is a .safetensors file or an .index.json.
   static Expected<SafetensorsFile> open(const std::string& path);
+  /// A single file whose bytes are mapped or in memory already.
+  static Expected<SafetensorsFile> read(MappedFile file);
 
   const std::map<std::string, std::string>& metadata() const { return metadata_; }
 
  private:
+  Status add_part(MappedFile part, const std::set<std::string>* named);
+
   std::map<std::string, std::string> metadata_;
 };
 

@@ -232,9 +232,10 @@ class Interpreter final : public Runtime {
       return invalid_argument("the macro '{}' takes {} arguments, {} are given", macro.name, macro.parameters.size(),
                               arguments.positional.size());
     }
-    for (const auto& [name, value] : arguments.named) {
-      const bool known = std::any_of(macro.parameters.begin(), macro.parameters.end(), [&](const Parameter& p) { return p.name == name; });
-      if (!known) return invalid_argument("the macro '{}' has no parameter '{}'", macro.name, name);
+    for (const auto& named : arguments.named) {
+      const bool known =
+          std::any_of(macro.parameters.begin(), macro.parameters.end(), [&](const Parameter& p) { return p.name == named.first; });
+      if (!known) return invalid_argument("the macro '{}' has no parameter '{}'", macro.name, named.first);
     }
     for (size_t i = 0; i < macro.parameters.size(); ++i) {
       const Parameter& parameter = macro.parameters[i];
