@@ -14,6 +14,7 @@ const std::vector<Target>& targets() {
       {"safetensors", safetensors, kMiB, {"tests/eagle3/data/raw_none_pre/model.safetensors"}},
       {"safetensors_index", safetensors_index, kMiB, {}},
       {"torch", torch, kMiB, {"tests/formats/data/torch"}},
+      {"trace", trace, kMiB, {"tests/formats/data/torch"}},
       {"drafter", drafter, kMiB, {}},
       // A template's values live within the budget of its steps (text/jinja_interpreter.h), whatever its length.
       {"chat_template", chat_template, 64 * kMiB, {"tests/text/data/templates"}},

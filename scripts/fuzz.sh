@@ -40,7 +40,7 @@ for target in "${targets[@]}"; do
       -print_final_stats=1 -artifact_prefix="build/fuzz/findings/$target-" "$learnt" "${seeds[@]}" >"$log" 2>&1; then
     grep -E '^stat::(number_of_executed_units|peak_rss_mb)' "$log" >&2 || true
   else
-    tail -n 60 "$log" >&2
+    grep -m 1 -A 12 -E 'ERROR|bytes of memory|runtime error' "$log" >&2 || tail -n 20 "$log" >&2
     failed+=("$target")
   fi
 done

@@ -189,6 +189,22 @@ def torch_seeds():
     }
 
 
+def trace_seeds():
+    def rows(*lines):
+        return b"\n".join(line if isinstance(line, bytes) else json.dumps(line).encode() for line in lines)
+
+    row = {"input_ids": [0, 0], "loss_mask": [0, 1], "seq_len": 2}
+    return {
+        "rows": rows(row, row),
+        "one_row": rows(row),
+        "other_tokens": rows({**row, "input_ids": [2**63 - 1, -(2**63)]}, row),
+        "wild_mask": rows({**row, "loss_mask": [2, 2**64]}, {**row, "loss_mask": "01"}),
+        "cut_off": rows(row, b'{"input_ids": [0'),
+        "blank_lines": b"{}" + b"\n" * 3000,
+        "deep": b'{"a":' * 3000,
+    }
+
+
 def drafter_seeds():
     layer = {"model_type": "llama", "hidden_size": 16, "intermediate_size": 32, "num_attention_heads": 4, "num_key_value_heads": 2,
              "head_dim": 4, "num_hidden_layers": 1, "vocab_size": 64, "max_position_embeddings": 128, "rms_norm_eps": 1e-5,
@@ -256,6 +272,7 @@ def template_seeds():
 def main():
     out = Path(sys.argv[1] if len(sys.argv) > 1 else DEFAULT_OUTPUT)
     seeds = {"gguf": gguf_seeds(), "tokenizer": tokenizer_seeds(), "safetensors": safetensors_seeds(), "torch": torch_seeds(),
+             "trace": trace_seeds(),
              "safetensors_index": index_seeds(), "drafter": drafter_seeds(), "chat_template": template_seeds()}
     for target, inputs in seeds.items():
         (out / target).mkdir(parents=True, exist_ok=True)
