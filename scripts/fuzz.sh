@@ -25,6 +25,9 @@ quietly cmake --build build/fuzz --target "${targets[@]/#/fuzz_}"
 # The goldens that serve as seeds, as targets.cpp names them for TARGET.
 seeds_of() { sed -n "s/^ *{\"$1\", .*{\\(\".*\"\\)}},\$/\\1/p" fuzz/targets.cpp | tr -d '",'; }
 
+# Some targets write files; memory is faster than a disk.
+if [ -w /dev/shm ]; then export TMPDIR=/dev/shm; fi
+
 mkdir -p build/fuzz/findings
 failed=()
 for target in "${targets[@]}"; do
