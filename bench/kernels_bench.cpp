@@ -105,7 +105,8 @@ void attention(benchmark::State& state) {
   for (size_t b = 0; b < table.size(); ++b) table[b] = memory.data() + b * block_bytes / 2;
   const std::vector<float> q = random_floats(static_cast<size_t>(rows) * kKvHeads * kGroup * kHeadDim);
   const int n = rows * kGroup;
-  std::vector<float> acc(static_cast<size_t>(kKvHeads) * chunks * n * kHeadDim), max(static_cast<size_t>(kKvHeads) * chunks * n), sum(max.size());
+  std::vector<float> acc(static_cast<size_t>(kKvHeads) * chunks * n * kHeadDim), max(static_cast<size_t>(kKvHeads) * chunks * n),
+      sum(max.size());
   std::vector<const float*> queries;
   std::vector<int> visible(n);
   for (int i = 0; i < n * kKvHeads; ++i) queries.push_back(q.data() + static_cast<size_t>(i) * kHeadDim);
@@ -189,7 +190,8 @@ void register_all() {
   } shapes[] = {{"1536x576", 1536, 576}, {"576x1536", 576, 1536}, {"576x576", 576, 576}};
   for (const auto& format : formats) {
     for (const auto& shape : shapes) {
-      auto* b = benchmark::RegisterBenchmark((std::string(format.name) + "/" + shape.name).c_str(), matmul, format.format, shape.rows, shape.cols);
+      auto* b = benchmark::RegisterBenchmark((std::string(format.name) + "/" + shape.name).c_str(), matmul, format.format, shape.rows,
+                                             shape.cols);
       b->UseRealTime()->Unit(benchmark::kMillisecond);
       for (int n : {1, 2, 3, 4, 5, 6, 7, 8, 12, 16, 32, 128, 512}) b->Arg(n);
     }

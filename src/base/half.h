@@ -21,19 +21,16 @@ inline float half_to_float(uint16_t half) {
 }
 
 inline uint16_t float_to_half(float value) {
-  const uint32_t bits = std::bit_cast<uint32_t>(value);
-  const uint32_t sign = bits >> 16 & 0x8000u, magnitude = bits & 0x7fffffffu;
-  uint32_t half;
-  if (magnitude > 0x7f800000u) {
-    half = 0x7e00u;  // NaN
-  } else if (magnitude >= 0x477ff000u) {
-    half = 0x7c00u;  // 65520 and above round to infinity
-  } else if (magnitude < 0x38800000u) {
-    // Subnormal half: beside 0.5f the spacing of floats is 2^-24, the unit of a subnormal half, so the addition does the rounding.
-    half = std::bit_cast<uint32_t>(std::bit_cast<float>(magnitude) + 0.5f) - std::bit_cast<uint32_t>(0.5f);
-  } else {
-    half = (magnitude - 0x38000000u + 0xfffu + (magnitude >> 13 & 1u)) >> 13;
-  }
+  const int32_t bits = std::bit_cast<int32_t>(value);
+  const int32_t sign = bits >> 16 & 0x8000, magnitude = bits & 0x7fffffff;
+  // Every case is computed and one selected: without branches a loop of conversions becomes vector code. Signed, because
+  // baseline x86-64 has no unsigned vector comparison.
+  const int32_t normal = (magnitude - 0x38000000 + 0xfff + (magnitude >> 13 & 1)) >> 13;
+  // Subnormal half: beside 0.5f the spacing of floats is 2^-24, the unit of a subnormal half, so the addition does the rounding.
+  const int32_t subnormal = std::bit_cast<int32_t>(std::bit_cast<float>(magnitude) + 0.5f) - std::bit_cast<int32_t>(0.5f);
+  int32_t half = magnitude < 0x38800000 ? subnormal : normal;
+  half = magnitude >= 0x477ff000 ? 0x7c00 : half;  // 65520 and above round to infinity
+  half = magnitude > 0x7f800000 ? 0x7e00 : half;   // NaN
   return static_cast<uint16_t>(sign | half);
 }
 

@@ -32,7 +32,8 @@ class ThreadPool {
       fn(size_t{0}, count);
       return;
     }
-    run(count, grain, [](void* context, size_t begin, size_t end) { (*static_cast<std::remove_reference_t<Fn>*>(context))(begin, end); },
+    run(
+        count, grain, [](void* context, size_t begin, size_t end) { (*static_cast<std::remove_reference_t<Fn>*>(context))(begin, end); },
         const_cast<void*>(static_cast<const void*>(&fn)));
   }
 
@@ -43,10 +44,10 @@ class ThreadPool {
   void worker_main();
 
   struct alignas(64) Shared {
-    std::atomic<uint32_t> epoch{0};                  // counts loops; workers wait for it to change
-    alignas(64) std::atomic<size_t> next{0};         // first index that nobody has taken yet
-    alignas(64) std::atomic<int> inside{0};          // workers that may be reading the description of the loop
-    alignas(64) std::atomic<bool> open{false};       // the description below is that of a running loop
+    std::atomic<uint32_t> epoch{0};             // counts loops; workers wait for it to change
+    alignas(64) std::atomic<size_t> next{0};    // first index that nobody has taken yet
+    alignas(64) std::atomic<int> inside{0};     // workers that may be reading the description of the loop
+    alignas(64) std::atomic<bool> open{false};  // the description below is that of a running loop
   };
   Shared shared_;
   // The loop. Written only while it is not open and no worker is inside.

@@ -51,8 +51,8 @@ inline void softmax_numerators(float* scores, int limit, float* max, float* sum)
 
 /// Weighted sums of D vectors of the values from dimension `dim` on. Only the last vector may be partial: `last` dimensions.
 template <int G, int D, class Element>
-inline void weigh_values(const AttendChunk& c, size_t values, int dim, int last, const float (*weights)[kAttentionChunk],
-                         const int* limits, int common, float* out) {
+inline void weigh_values(const AttendChunk& c, size_t values, int dim, int last, const float (*weights)[kAttentionChunk], const int* limits,
+                         int common, float* out) {
   const auto value = [&](int p, int v) __attribute__((always_inline)) {
     const Element* at = static_cast<const Element*>(c.blocks[(c.begin + p) / kKvBlock]) + values +
                         static_cast<size_t>(p % kKvBlock) * c.head_dim + dim + v * Simd::kLanes;

@@ -13,18 +13,26 @@ constexpr float kMaxHalf = 65504.0f;
 
 // Comparisons are false for NaN, which therefore stays: a broken row must be seen as broken.
 uint16_t clamped_half(float value) {
-  if (value > kMaxHalf) value = kMaxHalf;
-  if (value < -kMaxHalf) value = -kMaxHalf;
+  value = value > kMaxHalf ? kMaxHalf : value;
+  value = value < -kMaxHalf ? -kMaxHalf : value;
   return float_to_half(value);
 }
+float unchanged(float value) { return value; }
 
-template <class Element, class Convert>
-void store_kv_as(Element* block, int slot, int kv_heads, int head_dim, const float* k, const float* v, Convert convert) {
+template <class Element, Element (*convert)(float)>
+void store_kv_as(Element* block, int slot, int kv_heads, int head_dim, const float* k, const float* v) {
   const size_t head_elements = static_cast<size_t>(head_dim) * kKvBlock;
   for (int head = 0; head < kv_heads; ++head, k += head_dim, v += head_dim) {
     Element* keys = block + 2 * static_cast<size_t>(head) * head_elements + slot;
-    for (int d = 0; d < head_dim; ++d) keys[static_cast<size_t>(d) * kKvBlock] = convert(k[d]);
     Element* values = block + (2 * static_cast<size_t>(head) + 1) * head_elements + static_cast<size_t>(slot) * head_dim;
+    // Keys are scattered; a run of them is converted first, because that loop is vector code and the scatter is not.
+    constexpr int kRun = 64;
+    for (int first = 0; first < head_dim; first += kRun) {
+      const int count = std::min(kRun, head_dim - first);
+      Element run[kRun];
+      for (int j = 0; j < count; ++j) run[j] = convert(k[first + j]);
+      for (int j = 0; j < count; ++j) keys[static_cast<size_t>(first + j) * kKvBlock] = run[j];
+    }
     for (int d = 0; d < head_dim; ++d) values[d] = convert(v[d]);
   }
 }
@@ -34,9 +42,9 @@ void store_kv_as(Element* block, int slot, int kv_heads, int head_dim, const flo
 void store_kv(KvType type, void* block, int position, int kv_heads, int head_dim, const float* k, const float* v) {
   const int slot = position % kKvBlock;
   if (type == KvType::kF16) {
-    store_kv_as(static_cast<uint16_t*>(block), slot, kv_heads, head_dim, k, v, clamped_half);
+    store_kv_as<uint16_t, clamped_half>(static_cast<uint16_t*>(block), slot, kv_heads, head_dim, k, v);
   } else {
-    store_kv_as(static_cast<float*>(block), slot, kv_heads, head_dim, k, v, [](float value) { return value; });
+    store_kv_as<float, unchanged>(static_cast<float*>(block), slot, kv_heads, head_dim, k, v);
   }
 }
 

@@ -83,9 +83,8 @@ void rms_norm(const float* x, const float* weight, float eps, int width, float* 
   });
   const float mean = Simd::reduce_add(Simd::add(squares[0], squares[1])) / static_cast<float>(width);
   const Simd::F factor = Simd::set1(1.0f / __builtin_sqrtf(mean + eps));
-  for_each_vector(width, [&](int i, int n) {
-    store_some(y + i, Simd::mul(Simd::mul(load_some(x + i, n), factor), load_some(weight + i, n)), n);
-  });
+  for_each_vector(width,
+                  [&](int i, int n) { store_some(y + i, Simd::mul(Simd::mul(load_some(x + i, n), factor), load_some(weight + i, n)), n); });
 }
 
 void silu_mul(const float* gate, const float* up, int width, float* y) {

@@ -13,15 +13,13 @@ namespace {
 struct Simd {
   static constexpr int kLanes = 8;
   // Register budgets of the shared algorithms: 16 registers.
-  static constexpr int kMaxFloatRows = 6;   // rows per piece in matmul_float, two accumulators each
-  static constexpr int kQueryGroup = 6;     // queries that share a load in attention
-  static constexpr int kValueVectors = 2;   // vectors of head_dim that attention accumulates per query at once
+  static constexpr int kMaxFloatRows = 6;  // rows per piece in matmul_float, two accumulators each
+  static constexpr int kQueryGroup = 6;    // queries that share a load in attention
+  static constexpr int kValueVectors = 2;  // vectors of head_dim that attention accumulates per query at once
   using F = __m256;
   using I = __m256i;
 
-  static I first(int n) {
-    return _mm256_cmpgt_epi32(_mm256_set1_epi32(n), _mm256_setr_epi32(0, 1, 2, 3, 4, 5, 6, 7));
-  }
+  static I first(int n) { return _mm256_cmpgt_epi32(_mm256_set1_epi32(n), _mm256_setr_epi32(0, 1, 2, 3, 4, 5, 6, 7)); }
 
   static F zero() { return _mm256_setzero_ps(); }
   static F set1(float v) { return _mm256_set1_ps(v); }
@@ -69,9 +67,7 @@ struct Simd {
   static I round_to_int(F v) { return _mm256_cvtps_epi32(v); }
   static F round(F v) { return _mm256_round_ps(v, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC); }
   /// 2^n for integral n in [-126, 127].
-  static F exponent(F n) {
-    return _mm256_castsi256_ps(_mm256_slli_epi32(_mm256_add_epi32(round_to_int(n), _mm256_set1_epi32(127)), 23));
-  }
+  static F exponent(F n) { return _mm256_castsi256_ps(_mm256_slli_epi32(_mm256_add_epi32(round_to_int(n), _mm256_set1_epi32(127)), 23)); }
   static I set1_int(int v) { return _mm256_set1_epi32(v); }
   static I add_int(I a, I b) { return _mm256_add_epi32(a, b); }
   static I sub_int(I a, I b) { return _mm256_sub_epi32(a, b); }

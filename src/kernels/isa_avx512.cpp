@@ -18,9 +18,9 @@ namespace {
 struct Simd {
   static constexpr int kLanes = 16;
   // Register budgets of the shared algorithms: 32 registers.
-  static constexpr int kMaxFloatRows = 8;      // rows per piece in matmul_float, two accumulators each
-  static constexpr int kQueryGroup = 6;        // queries that share a load in attention
-  static constexpr int kValueVectors = 4;      // vectors of head_dim that attention accumulates per query at once
+  static constexpr int kMaxFloatRows = 8;  // rows per piece in matmul_float, two accumulators each
+  static constexpr int kQueryGroup = 6;    // queries that share a load in attention
+  static constexpr int kValueVectors = 4;  // vectors of head_dim that attention accumulates per query at once
   using F = __m512;
   using I = __m512i;
 
@@ -70,9 +70,7 @@ struct Simd {
   static I round_to_int(F v) { return _mm512_cvtps_epi32(v); }
   static F round(F v) { return _mm512_roundscale_ps(v, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC); }
   /// 2^n for integral n in [-126, 127].
-  static F exponent(F n) {
-    return _mm512_castsi512_ps(_mm512_slli_epi32(_mm512_add_epi32(round_to_int(n), _mm512_set1_epi32(127)), 23));
-  }
+  static F exponent(F n) { return _mm512_castsi512_ps(_mm512_slli_epi32(_mm512_add_epi32(round_to_int(n), _mm512_set1_epi32(127)), 23)); }
   static I set1_int(int v) { return _mm512_set1_epi32(v); }
   static I add_int(I a, I b) { return _mm512_add_epi32(a, b); }
   static I sub_int(I a, I b) { return _mm512_sub_epi32(a, b); }

@@ -66,7 +66,8 @@ void matmul_quantized(const PackedMatrix& w, const QuantizedRows& x, int n, int 
         };
         int sum = q4 ? 0 : x.sum128[index];
         for (int c = 0; c < kBlock; ++c) {
-          const int weight = q4 ? quants[64 * (c / 8) + 4 * lane + c % 4] >> (c / 4 % 2 * 4) & 0xf : quants[64 * (c / 4) + 4 * lane + c % 4];
+          const int weight =
+              q4 ? quants[64 * (c / 8) + 4 * lane + c % 4] >> (c / 4 % 2 * 4) & 0xf : quants[64 * (c / 4) + 4 * lane + c % 4];
           sum += weight * (128 * a[c] + a[kBlock + c]);
         }
         acc = std::fma(static_cast<float>(sum) * x.scale[index], half_at(scales), acc);
@@ -129,7 +130,8 @@ float kv_element(KvType type, const void* block, size_t index) {
 }
 
 void attend_chunk(const AttendChunk& c) {
-  const size_t keys = 2 * static_cast<size_t>(c.kv_head) * c.head_dim * kKvBlock, values = keys + static_cast<size_t>(c.head_dim) * kKvBlock;
+  const size_t keys = 2 * static_cast<size_t>(c.kv_head) * c.head_dim * kKvBlock,
+               values = keys + static_cast<size_t>(c.head_dim) * kKvBlock;
   for (int i = 0; i < c.n; ++i) {
     const int end = std::min(c.end, c.visible[i]);
     float scores[kAttentionChunk];

@@ -33,10 +33,10 @@ enum class Isa { kScalar, kAvx2, kAvx512 };
 enum class TileFormat { kQ4, kQ8, kBf16, kF32 };
 
 inline constexpr int kTileRows = 16;
-inline constexpr int kBlock = 32;          // columns that share one scale
+inline constexpr int kBlock = 32;                 // columns that share one scale
 inline constexpr int kActivationMax = 127 * 128;  // of a quantised activation (see QuantizedRows)
-inline constexpr int kKvBlock = 16;        // positions in one block of a KV cache
-inline constexpr int kAttentionChunk = 128;  // positions that one attention task reads; fixed, so that splits depend on length alone
+inline constexpr int kKvBlock = 16;               // positions in one block of a KV cache
+inline constexpr int kAttentionChunk = 128;       // positions that one attention task reads; fixed, so that splits depend on length alone
 
 size_t tile_bytes(TileFormat format, int cols);
 
@@ -108,15 +108,15 @@ struct AttendChunk {
   KvType type = KvType::kF16;
   const void* const* blocks = nullptr;  // blocks[p / 16] holds position p
   int kv_head = 0;
-  int head_dim = 0;                     // multiple of 8
-  int begin = 0, end = 0;               // begin % kAttentionChunk == 0, end - begin <= kAttentionChunk
+  int head_dim = 0;        // multiple of 8
+  int begin = 0, end = 0;  // begin % kAttentionChunk == 0, end - begin <= kAttentionChunk
   int n = 0;
-  const float* const* q = nullptr;      // [n] pointers to head_dim values, already scaled by 1/sqrt(head_dim)
-  const int* visible = nullptr;         // [n] query i sees positions < visible[i]
+  const float* const* q = nullptr;  // [n] pointers to head_dim values, already scaled by 1/sqrt(head_dim)
+  const int* visible = nullptr;     // [n] query i sees positions < visible[i]
   // Results: softmax numerators' weighted sum of values (not normalised), the maximum score and the sum of numerators.
-  float* acc = nullptr;                 // [n][head_dim]
-  float* max = nullptr;                 // [n]   -inf where nothing of the chunk is visible
-  float* sum = nullptr;                 // [n]
+  float* acc = nullptr;  // [n][head_dim]
+  float* max = nullptr;  // [n]   -inf where nothing of the chunk is visible
+  float* sum = nullptr;  // [n]
 };
 
 /// The functions of one instruction set. All pointers are non-null. x and y rows are `stride` floats apart.
@@ -130,7 +130,8 @@ struct Kernels {
   /// y[r][16t + lane] = W x_r for tiles [tile_begin, tile_end) and rows 0..n-1; any n >= 1. Output rows beyond the matrix are
   /// not written. One function per weight format; the quantised ones take quantised rows.
   void (*matmul_quantized)(const PackedMatrix& w, const QuantizedRows& x, int n, int tile_begin, int tile_end, float* y, size_t y_stride);
-  void (*matmul_float)(const PackedMatrix& w, const float* x, size_t x_stride, int n, int tile_begin, int tile_end, float* y, size_t y_stride);
+  void (*matmul_float)(const PackedMatrix& w, const float* x, size_t x_stride, int n, int tile_begin, int tile_end, float* y,
+                       size_t y_stride);
 
   /// y = x / sqrt(mean(x^2) + eps) * weight; in float32 (arXiv 1910.07467). y may be x.
   void (*rms_norm)(const float* x, const float* weight, float eps, int width, float* y);

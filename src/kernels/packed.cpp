@@ -181,8 +181,8 @@ void unpack_row(const PackedMatrix& matrix, int row, float* out) {
     case TileFormat::kQ4:
       for (int c = 0; c < matrix.cols(); ++c) {
         const Q4Place place = q4_place(matrix, row, c / kBlock);
-        out[c] = half_to_float(load_u16(place.scale())) * static_cast<float>(place.get(c % kBlock)) +
-                 half_to_float(load_u16(place.minimum()));
+        out[c] =
+            half_to_float(load_u16(place.scale())) * static_cast<float>(place.get(c % kBlock)) + half_to_float(load_u16(place.minimum()));
       }
       break;
     case TileFormat::kQ8:

@@ -39,9 +39,7 @@ class Cache {
   const float* value(int p, int head) const { return values_[p].data() + static_cast<size_t>(head) * head_dim_; }
 
  private:
-  void store(int p) {
-    store_kv(type_, memory_[p / kKvBlock].data(), p, kv_heads_, head_dim_, keys_[p].data(), values_[p].data());
-  }
+  void store(int p) { store_kv(type_, memory_[p / kKvBlock].data(), p, kv_heads_, head_dim_, keys_[p].data(), values_[p].data()); }
   KvType type_;
   int kv_heads_, head_dim_;
   std::vector<std::vector<uint8_t>> memory_;
@@ -53,12 +51,13 @@ struct ChunkResult {
   std::vector<float> acc, max, sum;
 };
 
-ChunkResult attend(const Kernels& kernels, const Cache& cache, int kv_head, int begin, int end, const std::vector<std::vector<float>>& queries,
-                   const std::vector<int>& visible) {
+ChunkResult attend(const Kernels& kernels, const Cache& cache, int kv_head, int begin, int end,
+                   const std::vector<std::vector<float>>& queries, const std::vector<int>& visible) {
   const int n = static_cast<int>(queries.size());
   std::vector<const float*> q;
   for (const auto& query : queries) q.push_back(query.data());
-  ChunkResult r{std::vector<float>(static_cast<size_t>(n) * cache.head_dim(), -7.0f), std::vector<float>(n, -7.0f), std::vector<float>(n, -7.0f)};
+  ChunkResult r{std::vector<float>(static_cast<size_t>(n) * cache.head_dim(), -7.0f), std::vector<float>(n, -7.0f),
+                std::vector<float>(n, -7.0f)};
   AttendChunk chunk;
   chunk.type = cache.type();
   chunk.blocks = cache.blocks();
@@ -148,7 +147,8 @@ TEST(Attention, MergedChunksAreSoftmaxAttention) {
       }
       std::vector<float> acc, max, sum, out(head_dim);
       for (const ChunkResult& c : chunks) {
-        acc.insert(acc.end(), c.acc.begin() + static_cast<ptrdiff_t>(i) * head_dim, c.acc.begin() + static_cast<ptrdiff_t>(i + 1) * head_dim);
+        acc.insert(acc.end(), c.acc.begin() + static_cast<ptrdiff_t>(i) * head_dim,
+                   c.acc.begin() + static_cast<ptrdiff_t>(i + 1) * head_dim);
         max.push_back(c.max[i]);
         sum.push_back(c.sum[i]);
       }
@@ -209,7 +209,9 @@ TEST(Attention, UnseenNanNeverReachesAResult) {
       const ChunkResult bad = attend(table(isa), cache, 0, 0, length, queries, visible);
       for (int i = 0; i < n; ++i) {
         const bool sees_it = visible[i] > 37;
-        EXPECT_EQ(same_bytes(good.acc.data() + static_cast<size_t>(i) * head_dim, bad.acc.data() + static_cast<size_t>(i) * head_dim, head_dim), !sees_it)
+        EXPECT_EQ(
+            same_bytes(good.acc.data() + static_cast<size_t>(i) * head_dim, bad.acc.data() + static_cast<size_t>(i) * head_dim, head_dim),
+            !sees_it)
             << table(isa).name << " query " << i;
         EXPECT_EQ(std::isnan(bad.sum[i]), sees_it);
       }

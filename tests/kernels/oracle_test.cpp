@@ -74,7 +74,7 @@ TEST(Oracle, QuantizeRowsIsExactlyTheReference) {
   const int n = 7, k = 320;
   for (float scale : {1.0f, 1e-3f, 1e4f, 1e-30f, 1e-38f, 0.0f}) {
     std::vector<float> x = random.normals(static_cast<size_t>(n) * (k + 5), scale);
-    x[3] = static_cast<float>(kActivationMax);   // scale exactly 1 in the first block: the next values are ties
+    x[3] = static_cast<float>(kActivationMax);  // scale exactly 1 in the first block: the next values are ties
     for (int i = 4; i < 12; ++i) x[i] = static_cast<float>(i - 8) + 0.5f;
     QuantizedBuffer expected(n, k);
     table(Isa::kScalar).quantize_rows(x.data(), k + 5, n, k, expected.rows());

@@ -113,6 +113,32 @@ TEST(Packing, MatricesMoveAndHaveWholeCacheLinesPerTile) {
   EXPECT_EQ(c.rows(), 17);
 }
 
+TEST(Packing, MatricesAreZeroedDisjointAndOutliveTheirNeighbours) {
+  // Matrices share regions of memory: writing one must not touch another, and a survivor keeps its bytes.
+  std::vector<PackedMatrix> matrices;
+  for (int i = 0; i < 60; ++i) {
+    matrices.emplace_back(TileFormat::kF32, 16 + i, 5 + 700 * (i % 7));
+    const PackedMatrix& w = matrices.back();
+    ASSERT_FALSE(w.empty());
+    for (size_t b = 0; b < w.bytes(); ++b) ASSERT_EQ(w.tile(0)[b], 0) << "matrix " << i;
+    std::memset(matrices.back().tile(0), i + 1, w.bytes());
+  }
+  for (int i = 0; i < 60; ++i) {
+    if (i % 5 != 2) matrices[i] = PackedMatrix();
+  }
+  for (int i = 2; i < 60; i += 5) {
+    const PackedMatrix& w = matrices[i];
+    for (size_t b = 0; b < w.bytes(); ++b) ASSERT_EQ(w.tile(0)[b], i + 1);
+  }
+}
+
+TEST(Packing, AMatrixWithoutMemoryIsEmpty) {
+  const PackedMatrix w(TileFormat::kF32, 1 << 30, 1 << 29);  // 2^61 bytes
+  EXPECT_TRUE(w.empty());
+  EXPECT_EQ(w.rows(), 0);
+  EXPECT_EQ(w.bytes(), 0u);
+}
+
 TEST(Half, EveryHalfSurvivesTheRoundTripThroughFloat) {
   for (uint32_t half = 0; half < 0x10000; ++half) {
     const float value = half_to_float(static_cast<uint16_t>(half));
