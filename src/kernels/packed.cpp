@@ -1,6 +1,4 @@
 // Tiled weight matrices: memory, packing and unpacking. The layouts are described at TileFormat.
-#include <sys/mman.h>
-
 #include <algorithm>
 #include <bit>
 #include <cassert>
@@ -9,12 +7,11 @@
 #include <mutex>
 
 #include "base/half.h"
+#include "base/page_memory.h"
 #include "kernels/isa.h"
 
 namespace aerie::kernels {
 namespace {
-
-constexpr size_t kHugePage = size_t{2} << 20;
 
 uint16_t load_u16(const uint8_t* p) {
   uint16_t value;
@@ -23,29 +20,14 @@ uint16_t load_u16(const uint8_t* p) {
 }
 void store_u16(uint8_t* p, uint16_t value) { std::memcpy(p, &value, sizeof value); }
 
-// A region of zeroed memory that matrices are cut from; it lives as long as one of them does.
+// Memory that matrices are cut from; it lives as long as one of them does.
 struct Slab {
-  explicit Slab(size_t bytes) : size(bytes) {
-    // One huge page more than asked for, so that the region can begin at one.
-    mapped = mmap(nullptr, size + kHugePage, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
-    if (mapped == MAP_FAILED) return;
-    const auto address = reinterpret_cast<uintptr_t>(mapped);
-    begin = reinterpret_cast<uint8_t*>((address + kHugePage - 1) / kHugePage * kHugePage);
-    madvise(begin, size, MADV_HUGEPAGE);
-  }
-  Slab(const Slab&) = delete;
-  Slab& operator=(const Slab&) = delete;
-  ~Slab() {
-    if (begin != nullptr) munmap(mapped, size + kHugePage);
-  }
-
-  void* mapped = nullptr;
-  uint8_t* begin = nullptr;
-  size_t size, used = 0;
+  explicit Slab(size_t bytes) : memory(bytes) {}
+  PageMemory memory;
+  size_t used = 0;
 };
 
-// Zeroed memory for one matrix. Most matrices of a small model are smaller than a huge page, so they share slabs of many:
-// with ordinary pages, page walks alone take a third of the read speed of a single row.
+// Zeroed memory for one matrix. Most matrices of a small model are smaller than a huge page, so they share slabs of many.
 std::shared_ptr<uint8_t> allocate_zeroed(size_t bytes) {
 #if defined(__SANITIZE_ADDRESS__)
   constexpr size_t kSlabBytes = 0;  // a slab each, so that reading past the end of a matrix is seen more often
@@ -56,12 +38,12 @@ std::shared_ptr<uint8_t> allocate_zeroed(size_t bytes) {
   static std::weak_ptr<Slab> current;
   const std::lock_guard<std::mutex> lock(mutex);
   std::shared_ptr<Slab> slab = current.lock();
-  if (slab == nullptr || slab->size - slab->used < bytes) {
-    slab = std::make_shared<Slab>(std::max(kSlabBytes, (bytes + kHugePage - 1) / kHugePage * kHugePage));
-    if (slab->begin == nullptr) return nullptr;
+  if (slab == nullptr || slab->memory.size() - slab->used < bytes) {
+    slab = std::make_shared<Slab>(std::max(kSlabBytes, (bytes + 63) / 64 * 64));
+    if (slab->memory.empty()) return nullptr;
     current = slab;
   }
-  uint8_t* memory = slab->begin + slab->used;
+  uint8_t* memory = slab->memory.data() + slab->used;
   slab->used += (bytes + 63) / 64 * 64;
   return {slab, memory};
 }

@@ -1,6 +1,6 @@
 #include "models/kv_cache.h"
 
-#include <new>
+#include <utility>
 
 namespace aerie {
 namespace {
@@ -20,17 +20,18 @@ uint64_t KvCache::bytes_for(int positions, int layers, int kv_heads, int head_di
 }
 
 Status KvCache::reserve(int positions) {
+  if (positions <= capacity()) return {};
   const size_t block = block_bytes_of(kv_heads_, head_dim_, type_);
-  while (capacity() < positions) {
-    // Value-initialised: what a masked position holds must be finite.
-    std::unique_ptr<std::byte[]> slab(new (std::nothrow) std::byte[block * static_cast<size_t>(layers_)]());
-    if (slab == nullptr) {
-      return resource_error("there is no memory for a KV cache of {} positions ({} MiB): ask for fewer tokens", positions,
-                            bytes_for(positions, layers_, kv_heads_, head_dim_, type_) >> 20);
-    }
-    for (int layer = 0; layer < layers_; ++layer) tables_[static_cast<size_t>(layer)].push_back(slab.get() + block * static_cast<size_t>(layer));
-    slabs_.push_back(std::move(slab));
+  const size_t added = static_cast<size_t>((positions - capacity() + kernels::kKvBlock - 1) / kernels::kKvBlock);
+  PageMemory region(block * added * static_cast<size_t>(layers_));
+  if (region.empty()) {
+    return resource_error("there is no memory for a KV cache of {} positions ({} MiB): ask for fewer tokens", positions,
+                          bytes_for(positions, layers_, kv_heads_, head_dim_, type_) >> 20);
   }
+  for (size_t layer = 0; layer < tables_.size(); ++layer) {
+    for (size_t i = 0; i < added; ++i) tables_[layer].push_back(region.data() + (layer * added + i) * block);
+  }
+  regions_.push_back(std::move(region));
   return {};
 }
 

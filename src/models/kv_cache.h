@@ -2,15 +2,16 @@
 #pragma once
 
 #include <cstdint>
-#include <memory>
 #include <vector>
 
+#include "base/page_memory.h"
 #include "base/status.h"
 #include "kernels/kernels.h"
 
 namespace aerie {
 
-/// Memory is taken in blocks of 16 positions by reserve(); a forward pass never allocates. Not thread-safe. Truncation is
+/// Memory is taken by reserve(), in blocks of 16 positions; a forward pass never allocates. The blocks of one layer that were
+/// reserved together lie behind each other, since attention reads them so. Not thread-safe. Truncation is
 /// free: positions at or beyond length() are simply overwritten.
 class KvCache {
  public:
@@ -19,7 +20,7 @@ class KvCache {
   /// Makes room for positions [0, positions). kResource if the memory cannot be had.
   Status reserve(int positions);
 
-  int capacity() const { return static_cast<int>(slabs_.size()) * kernels::kKvBlock; }
+  int capacity() const { return static_cast<int>(tables_[0].size()) * kernels::kKvBlock; }
   int length() const { return length_; }
   /// Forgets positions at or beyond `length`.
   void truncate(int length) { length_ = length < length_ ? length : length_; }
@@ -39,8 +40,8 @@ class KvCache {
   int layers_, kv_heads_, head_dim_;
   kernels::KvType type_;
   int length_ = 0;
-  std::vector<std::unique_ptr<std::byte[]>> slabs_;  // one slab per 16 positions, all layers
-  std::vector<std::vector<void*>> tables_;           // [layer][block]
+  std::vector<PageMemory> regions_;         // one per reservation: [layer][block]; zeroed, for what is masked must be finite
+  std::vector<std::vector<void*>> tables_;  // [layer][block]
 };
 
 }  // namespace aerie
