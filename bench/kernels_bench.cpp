@@ -54,22 +54,11 @@ const std::vector<PackedMatrix>& matrices(TileFormat format, int rows, int cols)
 
 struct Activations {
   std::vector<float> x;
-  int8_t* q;
-  std::vector<float> scale, offset;
-  std::vector<int32_t> sums;
-  QuantizedRows rows;
+  std::vector<QuantizedBlock> rows;
 
-  Activations(int n, int k) : x(random_floats(static_cast<size_t>(n) * k)) {
-    const size_t blocks = static_cast<size_t>(n) * k / kBlock;
-    q = static_cast<int8_t*>(std::aligned_alloc(64, static_cast<size_t>(n) * 2 * k));
-    scale.resize(blocks);
-    offset.resize(blocks);
-    sums.resize(blocks);
-    rows = {q, scale.data(), offset.data(), sums.data()};
-    kernels->quantize_rows(x.data(), k, n, k, rows);
+  Activations(int n, int k) : x(random_floats(static_cast<size_t>(n) * k)), rows(quantized_blocks(n, k)) {
+    kernels->quantize_rows(x.data(), k, 0, n, k, rows.data());
   }
-  Activations(const Activations&) = delete;
-  ~Activations() { std::free(q); }
 };
 
 void matmul(benchmark::State& state, TileFormat format, int rows, int cols) {
@@ -82,7 +71,7 @@ void matmul(benchmark::State& state, TileFormat format, int rows, int cols) {
     for (const PackedMatrix& w : weights) {
       pool->parallel_for(w.tiles(), 1, [&](size_t begin, size_t end) {
         if (quantized) {
-          kernels->matmul_quantized(w, activations.rows, n, static_cast<int>(begin), static_cast<int>(end), y.data(), rows);
+          kernels->matmul_quantized(w, activations.rows.data(), n, static_cast<int>(begin), static_cast<int>(end), y.data(), rows);
         } else {
           kernels->matmul_float(w, activations.x.data(), cols, n, static_cast<int>(begin), static_cast<int>(end), y.data(), rows);
         }
@@ -202,7 +191,7 @@ void register_all() {
   }
   benchmark::RegisterBenchmark("quantize_rows/1536", [](benchmark::State& state) {
     Activations activations(1, 1536);
-    small(state, 1536, [&](const float* x, const float*, float*) { kernels->quantize_rows(x, 1536, 1, 1536, activations.rows); });
+    small(state, 1536, [&](const float* x, const float*, float*) { kernels->quantize_rows(x, 1536, 0, 1, 1536, activations.rows.data()); });
   });
   benchmark::RegisterBenchmark("rms_norm/576", [](benchmark::State& state) {
     small(state, 576, [](const float* x, const float* w, float* y) { kernels->rms_norm(x, w, 1e-5f, 576, y); });

@@ -16,7 +16,7 @@ void ModelFlags::add_to(CLI::App& app, bool with_drafter) {
   app.add_option("--threads", options.threads, "threads that compute (default: the cores this process may use)")->check(CLI::PositiveNumber);
   app.add_option("--context", options.context, "tokens of prompt and answer together at most (default: what the model was made for)")
       ->check(CLI::PositiveNumber);
-  app.add_option("--isa", options.isa, "instruction set: scalar, avx2 or avx512 (default: the best of this machine)");
+  app.add_option("--isa", options.isa, "instruction set: scalar, avx2, avx512 or amx (default: the best of this machine)");
   app.add_flag("--float32", float32, "compute everything in float32: the slow reference");
 }
 

@@ -198,7 +198,7 @@ Expected<CaptureProgress> capture(Runtime& runtime, const std::vector<Prompt>& p
   manifest.taps = options.taps.empty() ? default_taps(config.blocks) : options.taps;
   manifest.template_sha256 = runtime.chat_template()->sha256();
   manifest.precision = runtime.target().precision() == Precision::kServed
-                           ? std::string("weights as in the file, 15-bit activations, f16 kv")
+                           ? std::string("weights as in the file, 12-bit activations, f16 kv")
                            : "float32";
   manifest.aerie_version = AERIE_VERSION;
   manifest.generation = {{"decoding", "greedy"}, {"max_new_tokens", std::to_string(options.max_new_tokens)}, {"max_length", std::to_string(options.max_length)}};

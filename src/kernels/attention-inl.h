@@ -6,9 +6,12 @@
 
 inline Simd::F exp_vector(Simd::F x);
 
-/// Scores of G queries against P vectors of positions; keys[v] points at dimension 0 of the v-th vector's positions.
+/// Scores of G queries against P vectors of positions; keys[v] points at dimension 0 of the v-th vector's positions. On the way it
+/// reads ahead what the caller will need `ahead` bytes behind each key: a head's keys and values are too short a run for the
+/// hardware to follow.
 template <int G, int P, class Element>
-inline void score_positions(const Element* const* keys, const float* const* q, int head_dim, float (*scores)[kAttentionChunk]) {
+inline void score_positions(const Element* const* keys, const Element* const* next, const float* const* q, int head_dim,
+                            float (*scores)[kAttentionChunk]) {
   Simd::F acc[G][P];
 #pragma GCC unroll 8
   for (int i = 0; i < G; ++i) {
@@ -18,7 +21,12 @@ inline void score_positions(const Element* const* keys, const float* const* q, i
   for (int d = 0; d < head_dim; ++d) {
     Simd::F key[P];
 #pragma GCC unroll 4
-    for (int v = 0; v < P; ++v) key[v] = Simd::load_kv(keys[v] + static_cast<size_t>(d) * kKvBlock);
+    for (int v = 0; v < P; ++v) {
+      const size_t at = static_cast<size_t>(d) * kKvBlock;
+      key[v] = Simd::load_kv(keys[v] + at);
+      Simd::prefetch(keys[v] + static_cast<size_t>(head_dim) * kKvBlock + at);  // the values of the same positions
+      Simd::prefetch(next[v] + at);
+    }
 #pragma GCC unroll 8
     for (int i = 0; i < G; ++i) {
       const Simd::F query = Simd::set1(q[i][d]);
@@ -117,16 +125,18 @@ template <int G, class Element>
   };
   for (int v = 0; v < vectors;) {
     auto* target = reinterpret_cast<float(*)[kAttentionChunk]>(&scores[0][v * Simd::kLanes]);
-    const Element* pointers[kWide];
-    if (v + kWide <= vectors) {
-      for (int j = 0; j < kWide; ++j) pointers[j] = key_vector(v + j);
-      score_positions<G, kWide>(pointers, q, c.head_dim, target);
-      v += kWide;
-    } else {
-      pointers[0] = key_vector(v);
-      score_positions<G, 1>(pointers, q, c.head_dim, target);
-      ++v;
+    const Element *pointers[kWide], *next[kWide];
+    const int wide = v + kWide <= vectors ? kWide : 1;
+    for (int j = 0; j < wide; ++j) {
+      pointers[j] = key_vector(v + j);
+      next[j] = v + wide + j < vectors ? key_vector(v + wide + j) : pointers[j];
     }
+    if (wide == kWide) {
+      score_positions<G, kWide>(pointers, next, q, c.head_dim, target);
+    } else {
+      score_positions<G, 1>(pointers, next, q, c.head_dim, target);
+    }
+    v += wide;
   }
   for (int i = 0; i < G; ++i) softmax_numerators(scores[i], limits[i], c.max + first + i, c.sum + first + i);
 

@@ -1,4 +1,9 @@
 // Which instruction-set units this machine can run. Looked up once; thread-safe.
+#if defined(__linux__)
+#include <sys/syscall.h>
+#include <unistd.h>
+#endif
+
 #include <array>
 #include <span>
 
@@ -12,6 +17,7 @@ constexpr std::string_view isa_name(Isa isa) {
     case Isa::kScalar: return "scalar";
     case Isa::kAvx2: return "avx2";
     case Isa::kAvx512: return "avx512";
+    case Isa::kAmx: return "amx";
   }
   return "unknown";
 }
@@ -19,7 +25,7 @@ constexpr std::string_view isa_name(Isa isa) {
 #if defined(__x86_64__)
 
 // Bits of XCR0: the operating system saves these registers when it switches threads. A CPU flag without its bit is a trap.
-constexpr uint64_t kYmmState = 0x6, kZmmState = 0xe6;
+constexpr uint64_t kYmmState = 0x6, kZmmState = 0xe6, kTileState = 0x60000;
 
 uint64_t enabled_register_state() {
   uint32_t eax = 1, ebx, ecx = 0, edx;
@@ -29,6 +35,17 @@ uint64_t enabled_register_state() {
   uint32_t low, high;
   asm volatile("xgetbv" : "=a"(low), "=d"(high) : "c"(0));
   return static_cast<uint64_t>(high) << 32 | low;
+}
+
+/// Linux saves the large tile registers only for processes that have asked for them (Documentation/arch/x86/xstate.rst).
+bool may_use_tiles() {
+#if defined(__linux__)
+  constexpr long kRequestPermission = 0x1023, kTileData = 18;
+  static const bool granted = syscall(SYS_arch_prctl, kRequestPermission, kTileData) == 0;
+  return granted;
+#else
+  return false;
+#endif
 }
 
 /// What `isa` needs and this machine lacks; empty if it can run.
@@ -58,6 +75,13 @@ std::string missing_for(Isa isa) {
   need("avx512dq", __builtin_cpu_supports("avx512dq"));
   need("avx512vnni", __builtin_cpu_supports("avx512vnni"));
   need("the operating system's support of 512-bit registers", (state & kZmmState) == kZmmState);
+  if (isa == Isa::kAvx512) return missing;
+  eax = 7, ecx = 0;
+  uint32_t edx7;
+  asm volatile("cpuid" : "+a"(eax), "=b"(ebx), "+c"(ecx), "=d"(edx7));
+  need("amx-tile", (edx7 & 1u << 24) != 0);
+  need("amx-int8", (edx7 & 1u << 25) != 0);
+  need("the operating system's support of AMX tiles", (state & kTileState) == kTileState && may_use_tiles());
   return missing;
 }
 
@@ -65,6 +89,7 @@ const Kernels& table_of(Isa isa) {
   switch (isa) {
     case Isa::kAvx2: return avx2_table();
     case Isa::kAvx512: return avx512_table();
+    case Isa::kAmx: return amx_table();
     case Isa::kScalar: break;
   }
   return scalar_table();
@@ -77,7 +102,7 @@ const Kernels& table_of(Isa) { return scalar_table(); }
 
 #endif
 
-constexpr std::array kSlowestFirst = {Isa::kScalar, Isa::kAvx2, Isa::kAvx512};
+constexpr std::array kSlowestFirst = {Isa::kScalar, Isa::kAvx2, Isa::kAvx512, Isa::kAmx};
 
 }  // namespace
 
@@ -85,7 +110,7 @@ Expected<Isa> parse_isa(std::string_view name) {
   for (Isa isa : kSlowestFirst) {
     if (name == isa_name(isa)) return isa;
   }
-  return invalid_argument("expected an instruction set (scalar, avx2 or avx512), found '{}'", name);
+  return invalid_argument("expected an instruction set (scalar, avx2, avx512 or amx), found '{}'", name);
 }
 
 std::vector<Isa> available_isas() {

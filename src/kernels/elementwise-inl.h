@@ -38,37 +38,38 @@ inline void store_some(float* p, Simd::F v, int n) {
   }
 }
 
-void quantize_rows(const float* x, size_t x_stride, int n, int k, const QuantizedRows& out) {
+void quantize_rows(const float* x, size_t x_stride, int first, int n, int k, QuantizedBlock* out) {
   constexpr int kVectors = kBlock / Simd::kLanes;
   const int blocks = k / kBlock;
   for (int r = 0; r < n; ++r) {
     for (int b = 0; b < blocks; ++b) {
       const float* source = x + r * x_stride + b * kBlock;
-      const size_t at = static_cast<size_t>(r) * blocks + b;
+      QuantizedBlock& block = out[static_cast<size_t>((first + r) / kTileRows) * blocks + b];
+      const int at = (first + r) % kTileRows;
       Simd::F v[kVectors];
       Simd::I largest = Simd::abs_bits(v[0] = Simd::load(source));
       for (int i = 1; i < kVectors; ++i) largest = Simd::max_int(largest, Simd::abs_bits(v[i] = Simd::load(source + i * Simd::kLanes)));
       const float scale = __builtin_bit_cast(float, Simd::reduce_max_int(largest)) / static_cast<float>(kActivationMax);
-      int8_t* q = out.q + at * 2 * kBlock;
+      int8_t* q = block.q[at];
       if (scale >= __FLT_MIN__ && scale < kFloatInfinity) {
         Simd::I sum;
         for (int i = 0; i < kVectors; ++i) {
           const Simd::I rounded = Simd::round_to_int(Simd::div(v[i], Simd::set1(scale)));
-          const Simd::I high = Simd::shift_right_7(Simd::add_int(rounded, Simd::set1_int(64)));
+          const Simd::I high = Simd::shift_right_4(Simd::add_int(rounded, Simd::set1_int(8)));
           Simd::store_int8(q + i * Simd::kLanes, high);
-          Simd::store_int8(q + kBlock + i * Simd::kLanes, Simd::sub_int(rounded, Simd::shift_left_7(high)));
+          Simd::store_int8(q + kBlock + i * Simd::kLanes, Simd::sub_int(rounded, Simd::shift_left_4(high)));
           sum = i == 0 ? rounded : Simd::add_int(sum, rounded);
         }
         const int total = Simd::reduce_add_int(sum);
-        out.scale[at] = scale;
-        out.offset[at] = scale * static_cast<float>(total);
-        out.sum128[at] = -128 * total;
+        block.scale[at] = scale;
+        block.offset[at] = scale * static_cast<float>(total);
+        block.sum128[at] = -128 * total;
       } else {
         // Zeros (or too small to have a scale): a zero block. NaN or infinity: the row becomes NaN, and nothing else does.
         __builtin_memset(q, 0, 2 * kBlock);
-        out.scale[at] = scale < 1.0f ? scale : __builtin_nanf("");
-        out.offset[at] = out.scale[at] * 0.0f;
-        out.sum128[at] = 0;
+        block.scale[at] = scale < 1.0f ? scale : __builtin_nanf("");
+        block.offset[at] = block.scale[at] * 0.0f;
+        block.sum128[at] = 0;
       }
     }
   }

@@ -14,6 +14,7 @@ const Kernels& scalar_table();
 #if defined(__x86_64__)
 const Kernels& avx2_table();
 const Kernels& avx512_table();
+const Kernels& amx_table();
 #endif
 
 }  // namespace aerie::kernels

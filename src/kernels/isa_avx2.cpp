@@ -71,8 +71,8 @@ struct Simd {
   static I set1_int(int v) { return _mm256_set1_epi32(v); }
   static I add_int(I a, I b) { return _mm256_add_epi32(a, b); }
   static I sub_int(I a, I b) { return _mm256_sub_epi32(a, b); }
-  static I shift_left_7(I v) { return _mm256_slli_epi32(v, 7); }
-  static I shift_right_7(I v) { return _mm256_srai_epi32(v, 7); }
+  static I shift_left_4(I v) { return _mm256_slli_epi32(v, 4); }
+  static I shift_right_4(I v) { return _mm256_srai_epi32(v, 4); }
   /// The bit patterns of |v|, and their maximum: as integers they order like the values, with infinity and NaN on top.
   static I abs_bits(F v) { return _mm256_and_si256(_mm256_castps_si256(v), _mm256_set1_epi32(0x7fffffff)); }
   static I max_int(I a, I b) { return _mm256_max_epi32(a, b); }
@@ -91,7 +91,10 @@ struct Simd {
     _mm_storel_epi64(reinterpret_cast<__m128i*>(p), _mm_packs_epi16(words, words));
   }
 
-  // Quantised blocks: 32 columns of kLanes output rows in eight registers, four columns to a 32-bit lane.
+  static void prefetch(const void* p) { _mm_prefetch(static_cast<const char*>(p), _MM_HINT_T0); }
+
+  // Quantised blocks: 32 columns of 8 output rows, four columns to a 32-bit lane, against N activation rows, the quants
+  // of whose blocks lie behind each other: sum[i] becomes the sum over columns of weight * (16 high + low), plus start[i] for kQ8.
   struct QuantBlock {
     I w[8];
   };
@@ -115,14 +118,14 @@ struct Simd {
     return _mm256_set1_epi32(four);
   }
   /// Sixteen products of at most 15 * 127 meet in one 16-bit lane: 30,480, which still fits.
-  static I dot_q4(const QuantBlock& block, const int8_t* a) {
+  static I dot_plane_q4(const QuantBlock& block, const int8_t* a) {
     I sum = _mm256_maddubs_epi16(block.w[0], four_columns(a));
 #pragma GCC unroll 7
     for (int j = 1; j < 8; ++j) sum = _mm256_add_epi16(sum, _mm256_maddubs_epi16(block.w[j], four_columns(a + 4 * j)));
     return _mm256_madd_epi16(sum, _mm256_set1_epi16(1));
   }
   /// maddubs would saturate (2 * 255 * 127 is beyond 16 bits), so even and odd columns are widened and multiplied apart.
-  static I dot_q8(const QuantBlock& block, const int8_t* a, int start) {
+  static I dot_plane_q8(const QuantBlock& block, const int8_t* a, int start) {
     const I low = _mm256_set1_epi16(0xff);
     I sum = _mm256_set1_epi32(start);
 #pragma GCC unroll 8
@@ -133,6 +136,25 @@ struct Simd {
       sum = _mm256_add_epi32(sum, _mm256_add_epi32(even, odd));
     }
     return sum;
+  }
+  template <int N>
+  [[gnu::always_inline]] static void dot_q4(const uint8_t* p, const int8_t* a, I (&sum)[N]) {
+    QuantBlock block;
+    load_q4(p, block);
+#pragma GCC unroll 8
+    for (int i = 0; i < N; ++i) {
+      sum[i] = add_int(shift_left_4(dot_plane_q4(block, a + i * 2 * kBlock)), dot_plane_q4(block, a + i * 2 * kBlock + kBlock));
+    }
+  }
+  template <int N>
+  [[gnu::always_inline]] static void dot_q8(const uint8_t* p, const int8_t* a, const int32_t* start, I (&sum)[N]) {
+    QuantBlock block;
+    load_q8(p, block);
+#pragma GCC unroll 8
+    for (int i = 0; i < N; ++i) {
+      sum[i] = add_int(shift_left_4(dot_plane_q8(block, a + i * 2 * kBlock, 0)),
+                       dot_plane_q8(block, a + i * 2 * kBlock + kBlock, start[i]));
+    }
   }
 };
 

@@ -74,8 +74,8 @@ struct Simd {
   static I set1_int(int v) { return _mm512_set1_epi32(v); }
   static I add_int(I a, I b) { return _mm512_add_epi32(a, b); }
   static I sub_int(I a, I b) { return _mm512_sub_epi32(a, b); }
-  static I shift_left_7(I v) { return _mm512_slli_epi32(v, 7); }
-  static I shift_right_7(I v) { return _mm512_srai_epi32(v, 7); }
+  static I shift_left_4(I v) { return _mm512_slli_epi32(v, 4); }
+  static I shift_right_4(I v) { return _mm512_srai_epi32(v, 4); }
   /// The bit patterns of |v|, and their maximum: as integers they order like the values, with infinity and NaN on top.
   static I abs_bits(F v) { return _mm512_and_si512(_mm512_castps_si512(v), _mm512_set1_epi32(0x7fffffff)); }
   static I max_int(I a, I b) { return _mm512_max_epi32(a, b); }
@@ -83,35 +83,52 @@ struct Simd {
   static int reduce_add_int(I v) { return _mm512_reduce_add_epi32(v); }
   static void store_int8(int8_t* p, I v) { _mm_storeu_si128(reinterpret_cast<__m128i*>(p), _mm512_cvtepi32_epi8(v)); }
 
-  // Quantised blocks: 32 columns of kLanes output rows in eight registers, four columns to a 32-bit lane.
-  struct QuantBlock {
-    I w[8];
-  };
+  static void prefetch(const void* p) { _mm_prefetch(static_cast<const char*>(p), _MM_HINT_T0); }
+
+  // Quantised blocks: 32 columns of 16 output rows against N activation rows, the quants of whose blocks lie behind each other: sum[i]
+  // becomes the sum over columns of weight * (16 high + low), plus start[i] for kQ8. A quad of columns is read once and meets all rows; every
+  // row has a chain of additions of its own for each plane, so that none waits for another.
   static I load_int(const void* p) { return _mm512_loadu_si512(p); }
-  static void load_q4(const uint8_t* p, QuantBlock& block) {
-    const I low = _mm512_set1_epi8(0xf);
+  static I four_columns(const int8_t* a) {
+    int four;
+    __builtin_memcpy(&four, a, sizeof four);
+    return _mm512_set1_epi32(four);
+  }
+  template <int N>
+  [[gnu::always_inline]] static void add_quad(I weights, const int8_t* a, I (&high)[N], I (&low)[N]) {
+#pragma GCC unroll 8
+    for (int i = 0; i < N; ++i) high[i] = _mm512_dpbusd_epi32(high[i], weights, four_columns(a + i * 2 * kBlock));
+#pragma GCC unroll 8
+    for (int i = 0; i < N; ++i) low[i] = _mm512_dpbusd_epi32(low[i], weights, four_columns(a + i * 2 * kBlock + kBlock));
+  }
+  template <int N>
+  [[gnu::always_inline]] static void dot_q4(const uint8_t* p, const int8_t* a, I (&sum)[N]) {
+    const I nibble = _mm512_set1_epi8(0xf);
+    I low[N];
+#pragma GCC unroll 8
+    for (int i = 0; i < N; ++i) sum[i] = low[i] = _mm512_setzero_si512();
 #pragma GCC unroll 4
     for (int j = 0; j < 4; ++j) {
       const I both = load_int(p + 64 * j);
-      block.w[2 * j] = _mm512_and_si512(both, low);
-      block.w[2 * j + 1] = _mm512_and_si512(_mm512_srli_epi16(both, 4), low);
+      add_quad<N>(_mm512_and_si512(both, nibble), a + 8 * j, sum, low);
+      add_quad<N>(_mm512_and_si512(_mm512_srli_epi16(both, 4), nibble), a + 8 * j + 4, sum, low);
     }
-  }
-  static void load_q8(const uint8_t* p, QuantBlock& block) {
 #pragma GCC unroll 8
-    for (int j = 0; j < 8; ++j) block.w[j] = load_int(p + 64 * j);
+    for (int i = 0; i < N; ++i) sum[i] = add_int(shift_left_4(sum[i]), low[i]);
   }
-  static I dot(const QuantBlock& block, const int8_t* a, I sum) {
+  template <int N>
+  [[gnu::always_inline]] static void dot_q8(const uint8_t* p, const int8_t* a, const int32_t* start, I (&sum)[N]) {
+    I low[N];
 #pragma GCC unroll 8
-    for (int j = 0; j < 8; ++j) {
-      int four;
-      __builtin_memcpy(&four, a + 4 * j, sizeof four);
-      sum = _mm512_dpbusd_epi32(sum, block.w[j], _mm512_set1_epi32(four));
+    for (int i = 0; i < N; ++i) {
+      sum[i] = _mm512_setzero_si512();
+      low[i] = _mm512_set1_epi32(start[i]);
     }
-    return sum;
+#pragma GCC unroll 8
+    for (int j = 0; j < 8; ++j) add_quad<N>(load_int(p + 64 * j), a + 4 * j, sum, low);
+#pragma GCC unroll 8
+    for (int i = 0; i < N; ++i) sum[i] = add_int(shift_left_4(sum[i]), low[i]);
   }
-  static I dot_q4(const QuantBlock& block, const int8_t* a) { return dot(block, a, _mm512_setzero_si512()); }
-  static I dot_q8(const QuantBlock& block, const int8_t* a, int start) { return dot(block, a, _mm512_set1_epi32(start)); }
 };
 
 #include "kernels/attention-inl.h"

@@ -14,13 +14,14 @@ namespace {
 
 constexpr float kInfinity = std::numeric_limits<float>::infinity();
 
-void quantize_rows(const float* x, size_t x_stride, int n, int k, const QuantizedRows& out) {
+void quantize_rows(const float* x, size_t x_stride, int first, int n, int k, QuantizedBlock* out) {
   const int blocks = k / kBlock;
   for (int r = 0; r < n; ++r) {
     for (int b = 0; b < blocks; ++b) {
       const float* source = x + r * x_stride + b * kBlock;
-      const size_t index = static_cast<size_t>(r) * blocks + b;
-      int8_t* q = out.q + index * 2 * kBlock;
+      QuantizedBlock& block = out[static_cast<size_t>((first + r) / kTileRows) * blocks + b];
+      const int at = (first + r) % kTileRows;
+      int8_t* q = block.q[at];
       float largest = 0.0f;
       bool finite = true;
       for (int c = 0; c < kBlock; ++c) {
@@ -34,19 +35,19 @@ void quantize_rows(const float* x, size_t x_stride, int n, int k, const Quantize
         // Below the smallest normal scale the quotient is meaningless: such a block counts as zero.
         const bool usable = scale >= std::numeric_limits<float>::min();
         const int value = usable ? static_cast<int>(std::nearbyint(source[c] / scale)) : 0;
-        const int high = (value + 64) >> 7;
+        const int high = (value + 8) >> 4;
         q[c] = static_cast<int8_t>(high);
-        q[kBlock + c] = static_cast<int8_t>(value - 128 * high);
+        q[kBlock + c] = static_cast<int8_t>(value - 16 * high);
         sum += value;
       }
-      out.scale[index] = scale;
-      out.offset[index] = scale * static_cast<float>(sum);
-      out.sum128[index] = -128 * sum;
+      block.scale[at] = scale;
+      block.offset[at] = scale * static_cast<float>(sum);
+      block.sum128[at] = -128 * sum;
     }
   }
 }
 
-void matmul_quantized(const PackedMatrix& w, const QuantizedRows& x, int n, int tile_begin, int tile_end, float* y, size_t y_stride) {
+void matmul_quantized(const PackedMatrix& w, const QuantizedBlock* x, int n, int tile_begin, int tile_end, float* y, size_t y_stride) {
   const int k = w.cols(), blocks = k / kBlock;
   const bool q4 = w.format() == TileFormat::kQ4;
   for (int out = tile_begin * kTileRows; out < std::min(tile_end * kTileRows, w.rows()); ++out) {
@@ -55,8 +56,9 @@ void matmul_quantized(const PackedMatrix& w, const QuantizedRows& x, int n, int 
     for (int r = 0; r < n; ++r) {
       float acc = 0.0f;
       for (int b = 0; b < blocks; ++b) {
-        const size_t index = static_cast<size_t>(r) * blocks + b;
-        const int8_t* a = x.q + index * 2 * kBlock;
+        const QuantizedBlock& block = x[static_cast<size_t>(r / kTileRows) * blocks + b];
+        const int at = r % kTileRows;
+        const int8_t* a = block.q[at];
         const uint8_t* quants = tile + static_cast<size_t>(b) * (q4 ? kQ4BlockBytes : kQ8BlockBytes);
         const uint8_t* scales = quants + (q4 ? kQ4Scales : kQ8Scales);
         const auto half_at = [&](const uint8_t* p) {
@@ -64,14 +66,14 @@ void matmul_quantized(const PackedMatrix& w, const QuantizedRows& x, int n, int 
           std::memcpy(&half, p + 2 * lane, sizeof half);
           return half_to_float(half);
         };
-        int sum = q4 ? 0 : x.sum128[index];
+        int sum = q4 ? 0 : block.sum128[at];
         for (int c = 0; c < kBlock; ++c) {
           const int weight =
               q4 ? quants[64 * (c / 8) + 4 * lane + c % 4] >> (c / 4 % 2 * 4) & 0xf : quants[64 * (c / 4) + 4 * lane + c % 4];
-          sum += weight * (128 * a[c] + a[kBlock + c]);
+          sum += weight * (16 * a[c] + a[kBlock + c]);
         }
-        acc = std::fma(static_cast<float>(sum) * x.scale[index], half_at(scales), acc);
-        if (q4) acc = std::fma(half_at(quants + kQ4Minima), x.offset[index], acc);
+        acc = std::fma(static_cast<float>(sum) * block.scale[at], half_at(scales), acc);
+        if (q4) acc = std::fma(half_at(quants + kQ4Minima), block.offset[at], acc);
       }
       y[r * y_stride + out] = acc;
     }

@@ -17,7 +17,7 @@
 
 namespace aerie::kernels {
 
-enum class Isa { kScalar, kAvx2, kAvx512 };
+enum class Isa { kScalar, kAvx2, kAvx512, kAmx };
 
 /// Weights are stored in tiles of 16 output rows, so that one vector lane is one output row. Tile t holds the output rows
 /// 16t..16t+15; rows beyond the matrix are zero. Bytes of a tile, for k input columns:
@@ -34,7 +34,7 @@ enum class TileFormat { kQ4, kQ8, kBf16, kF32 };
 
 inline constexpr int kTileRows = 16;
 inline constexpr int kBlock = 32;                 // columns that share one scale
-inline constexpr int kActivationMax = 127 * 128;  // of a quantised activation (see QuantizedRows)
+inline constexpr int kActivationMax = 127 * 16;  // of a quantised activation (see QuantizedBlock)
 inline constexpr int kKvBlock = 16;               // positions in one block of a KV cache
 inline constexpr int kAttentionChunk = 128;       // positions that one attention task reads; fixed, so that splits depend on length alone
 
@@ -84,17 +84,23 @@ void pack_row_f32(PackedMatrix& matrix, int row, const float* source);
 /// One row of the matrix as float32 (the exact stored weight).
 void unpack_row(const PackedMatrix& matrix, int row, float* out);
 
-/// Activations rounded to signed 15 bits with one scale per 32 columns: scale = max|x| / 16256, v = round to nearest even(x / scale).
-/// Each v is kept as two signed bytes, v = 128 * high + low with low in [-64, 63], since the dot-product instructions take bytes.
+/// Activations rounded to signed 12 bits with one scale per 32 columns: scale = max|x| / 2032, v = round to nearest even(x / scale).
+/// Each v is kept as two signed bytes, v = 16 * high + low with low in [-8, 7], since the dot-product instructions take bytes.
 /// Eight bits alone flip the best token of SmolLM2-135M at 2 % of the positions of its own answers (docs/performance.md); the low
-/// bytes cost a second dot product, but no memory traffic, so that a single row stays as fast as memory allows.
-/// The caller owns the memory (64-byte aligned): q [n][k/32][high, low][32], scale, offset [n][k/32], sum128 [n][k/32].
-struct QuantizedRows {
-  int8_t* q = nullptr;
-  float* scale = nullptr;
-  float* offset = nullptr;    // scale * sum(v): what a weight block's minimum multiplies
-  int32_t* sum128 = nullptr;  // -128 * sum(v): the initial accumulator of a kQ8 block
+/// bytes cost a second dot product, but no memory traffic, so that a single row stays as fast as memory allows. Four more bits
+/// rather than seven: 16 * w of a 4-bit weight w still fits a byte, so that a unit whose dot products are 64 bytes long gets
+/// high * (16 w) + low * w from a single one.
+/// Rows are kept in panels of 16, a panel's blocks behind each other, so that what a kernel reads of the rows beside each other lies
+/// at fixed distances: block b of row r is in element r / 16 * (k / 32) + b, at place r % 16. The size is an odd number of cache
+/// lines on purpose: a row alone then spreads over all sets of the L1 cache.
+struct alignas(64) QuantizedBlock {
+  int8_t q[kTileRows][2 * kBlock];  // high bytes, then low bytes
+  float scale[kTileRows];
+  float offset[kTileRows];     // scale * sum(v): what a weight block's minimum multiplies
+  int32_t sum128[kTileRows];   // -128 * sum(v): the initial accumulator of a kQ8 block
 };
+/// How many of them n rows of k values take.
+inline size_t quantized_blocks(int n, int k) { return static_cast<size_t>((n + kTileRows - 1) / kTileRows) * static_cast<size_t>(k / kBlock); }
 
 /// The key or value of a token for one kv head is rounded to f16 where it is stored (f32 for the float32 reference).
 enum class KvType { kF16, kF32 };
@@ -124,12 +130,12 @@ struct Kernels {
   Isa isa;
   const char* name;
 
-  /// n rows of k values (k % 32 == 0), rows x_stride apart, into `out` starting at its row 0.
-  void (*quantize_rows)(const float* x, size_t x_stride, int n, int k, const QuantizedRows& out);
+  /// n rows of k values (k % 32 == 0), x_stride apart, into rows first, first + 1, ... of `out`.
+  void (*quantize_rows)(const float* x, size_t x_stride, int first, int n, int k, QuantizedBlock* out);
 
   /// y[r][16t + lane] = W x_r for tiles [tile_begin, tile_end) and rows 0..n-1; any n >= 1. Output rows beyond the matrix are
   /// not written. One function per weight format; the quantised ones take quantised rows.
-  void (*matmul_quantized)(const PackedMatrix& w, const QuantizedRows& x, int n, int tile_begin, int tile_end, float* y, size_t y_stride);
+  void (*matmul_quantized)(const PackedMatrix& w, const QuantizedBlock* x, int n, int tile_begin, int tile_end, float* y, size_t y_stride);
   void (*matmul_float)(const PackedMatrix& w, const float* x, size_t x_stride, int n, int tile_begin, int tile_end, float* y,
                        size_t y_stride);
 
@@ -151,7 +157,7 @@ struct Kernels {
 Expected<const Kernels*> kernels_for(Isa isa);
 /// The best table this machine can run.
 const Kernels& best_kernels();
-/// Parses "scalar", "avx2", "avx512".
+/// Parses "scalar", "avx2", "avx512", "amx".
 Expected<Isa> parse_isa(std::string_view name);
 /// The instruction sets that this machine can run, slowest first. Tests run on all of them.
 std::vector<Isa> available_isas();

@@ -24,55 +24,54 @@ inline void store_strip(const PackedMatrix& w, int strip, float* y, Simd::F valu
   }
 }
 
+// Weights are read ahead by hand: the hardware follows a stream too closely for kernels that compute much on every byte. What lies
+// behind a matrix may be read ahead too: a prefetch of memory that is not there does nothing.
+constexpr size_t kReadAhead = 4096;
+
 struct Q4Format {
   static constexpr bool kHasMinimum = true;
-  static void load(const Strip& s, int block, Simd::QuantBlock& w, Simd::F& scale, Simd::F& minimum) {
-    const uint8_t* p = s.tile + static_cast<size_t>(block) * kQ4BlockBytes;
-    Simd::load_q4(p + s.half * Simd::kLanes * 4, w);
-    scale = Simd::load_half(p + kQ4Scales + s.half * Simd::kLanes * 2);
-    minimum = Simd::load_half(p + kQ4Minima + s.half * Simd::kLanes * 2);
+  static constexpr size_t kBytes = kQ4BlockBytes, kScales = kQ4Scales, kMinima = kQ4Minima;
+  template <int N>
+  static void dot(const uint8_t* p, const QuantizedBlock& x, int row, Simd::I (&sum)[N]) {
+    Simd::dot_q4<N>(p, x.q[row], sum);
   }
-  static Simd::I dot(const Simd::QuantBlock& w, const int8_t* a, int /*start*/) { return Simd::dot_q4(w, a); }
 };
 
 struct Q8Format {
   static constexpr bool kHasMinimum = false;
-  static void load(const Strip& s, int block, Simd::QuantBlock& w, Simd::F& scale, Simd::F&) {
-    const uint8_t* p = s.tile + static_cast<size_t>(block) * kQ8BlockBytes;
-    Simd::load_q8(p + s.half * Simd::kLanes * 4, w);
-    scale = Simd::load_half(p + kQ8Scales + s.half * Simd::kLanes * 2);
+  static constexpr size_t kBytes = kQ8BlockBytes, kScales = kQ8Scales, kMinima = 0;
+  template <int N>
+  static void dot(const uint8_t* p, const QuantizedBlock& x, int row, Simd::I (&sum)[N]) {
+    Simd::dot_q8<N>(p, x.q[row], x.sum128 + row, sum);
   }
-  static Simd::I dot(const Simd::QuantBlock& w, const int8_t* a, int start) { return Simd::dot_q8(w, a, start); }
 };
 
+/// Rows row..row+N-1 of one panel; y points at the first of them.
 template <class Format, int N>
-[[gnu::noinline]] void quantized_piece(const PackedMatrix& w, int strip_index, const QuantizedRows& x, int row, float* y, size_t y_stride) {
-  const int blocks = w.cols() / kBlock;
+[[gnu::noinline]] void quantized_piece(const PackedMatrix& w, int strip_index, const QuantizedBlock* panel, int row, float* y, size_t y_stride) {
+  const size_t blocks = static_cast<size_t>(w.cols() / kBlock);
   const Strip strip = strip_of(w, strip_index);
-  const size_t first = static_cast<size_t>(row) * blocks;
-  const int8_t* q = x.q + first * 2 * kBlock;
-  const float* scales = x.scale + first;
-  const float* offsets = x.offset + first;
-  const int32_t* sums = x.sum128 + first;
+  const uint8_t* p = strip.tile;
   Simd::F acc[N];
 #pragma GCC unroll 8
   for (int i = 0; i < N; ++i) acc[i] = Simd::zero();
-  for (int b = 0; b < blocks; ++b) {
-    Simd::QuantBlock block;
-    Simd::F scale, minimum;
-    Format::load(strip, b, block, scale, minimum);
+  for (size_t b = 0; b < blocks; ++b, p += Format::kBytes) {
+    const QuantizedBlock& x = panel[b];
+#pragma GCC unroll 9
+    for (size_t line = 0; line < Format::kBytes; line += 64) Simd::prefetch(p + kReadAhead + line);
+    Simd::I sum[N];
+    Format::template dot<N>(p + strip.half * Simd::kLanes * 4, x, row, sum);
+    const Simd::F scale = Simd::load_half(p + Format::kScales + strip.half * Simd::kLanes * 2);
 #pragma GCC unroll 8
-    for (int i = 0; i < N; ++i) {
-      const size_t at = static_cast<size_t>(i) * blocks + b;
-      const int8_t* a = q + at * 2 * kBlock;
-      const Simd::I high = Format::dot(block, a, 0), low = Format::dot(block, a + kBlock, sums[at]);
-      const Simd::I sum = Simd::add_int(Simd::shift_left_7(high), low);
-      acc[i] = Simd::fma(Simd::mul(Simd::to_float(sum), Simd::set1(scales[at])), scale, acc[i]);
-      if constexpr (Format::kHasMinimum) acc[i] = Simd::fma(minimum, Simd::set1(offsets[at]), acc[i]);
+    for (int i = 0; i < N; ++i) acc[i] = Simd::fma(Simd::mul(Simd::to_float(sum[i]), Simd::set1(x.scale[row + i])), scale, acc[i]);
+    if constexpr (Format::kHasMinimum) {
+      const Simd::F minimum = Simd::load_half(p + Format::kMinima + strip.half * Simd::kLanes * 2);
+#pragma GCC unroll 8
+      for (int i = 0; i < N; ++i) acc[i] = Simd::fma(minimum, Simd::set1(x.offset[row + i]), acc[i]);
     }
   }
 #pragma GCC unroll 8
-  for (int i = 0; i < N; ++i) store_strip(w, strip_index, y + (row + i) * y_stride, acc[i]);
+  for (int i = 0; i < N; ++i) store_strip(w, strip_index, y + static_cast<size_t>(i) * y_stride, acc[i]);
 }
 
 struct Bf16Format {
@@ -103,6 +102,7 @@ template <class Format, int N>
   const int cols = w.cols();
   int c = 0;
   for (; c + 2 <= cols; c += 2) {
+    Simd::prefetch(weights + static_cast<size_t>(c) * Format::kColumnBytes + kReadAhead);
     column(c, even);
     column(c + 1, odd);
   }
@@ -135,23 +135,34 @@ inline void for_each_strip(int n, int group, int most, int tile_begin, int tile_
 }
 
 template <class Format>
-void matmul_quantized_as(const PackedMatrix& w, const QuantizedRows& x, int n, int tile_begin, int tile_end, float* y, size_t y_stride) {
-  constexpr int kGroup = 128;
-  for_each_strip(n, kGroup, kMaxRows, tile_begin, tile_end, [&](int strip, int rows, int row) {
+void matmul_quantized_as(const PackedMatrix& w, const QuantizedBlock* x, int n, int tile_begin, int tile_end, float* y, size_t y_stride) {
+  constexpr int kGroup = 8 * kTileRows;  // whole panels, which stay in the L2 cache
+  const size_t blocks = static_cast<size_t>(w.cols() / kBlock);
+  const auto panel_piece = [&](int strip, int first, int rows, int in_panel) {
+    const QuantizedBlock* panel = x + static_cast<size_t>(first / kTileRows) * blocks;
+    float* out = y + static_cast<size_t>(first + in_panel) * y_stride;
     switch (rows) {
-      case 1: return quantized_piece<Format, 1>(w, strip, x, row, y, y_stride);
-      case 2: return quantized_piece<Format, 2>(w, strip, x, row, y, y_stride);
-      case 3: return quantized_piece<Format, 3>(w, strip, x, row, y, y_stride);
-      case 4: return quantized_piece<Format, 4>(w, strip, x, row, y, y_stride);
-      case 5: return quantized_piece<Format, 5>(w, strip, x, row, y, y_stride);
-      case 6: return quantized_piece<Format, 6>(w, strip, x, row, y, y_stride);
-      case 7: return quantized_piece<Format, 7>(w, strip, x, row, y, y_stride);
-      case 8: return quantized_piece<Format, 8>(w, strip, x, row, y, y_stride);
+      case 1: return quantized_piece<Format, 1>(w, strip, panel, in_panel, out, y_stride);
+      case 2: return quantized_piece<Format, 2>(w, strip, panel, in_panel, out, y_stride);
+      case 3: return quantized_piece<Format, 3>(w, strip, panel, in_panel, out, y_stride);
+      case 4: return quantized_piece<Format, 4>(w, strip, panel, in_panel, out, y_stride);
+      case 5: return quantized_piece<Format, 5>(w, strip, panel, in_panel, out, y_stride);
+      case 6: return quantized_piece<Format, 6>(w, strip, panel, in_panel, out, y_stride);
+      case 7: return quantized_piece<Format, 7>(w, strip, panel, in_panel, out, y_stride);
+      case 8: return quantized_piece<Format, 8>(w, strip, panel, in_panel, out, y_stride);
     }
-  });
+  };
+  for (int group = 0; group < n; group += kGroup) {
+    for (int strip = tile_begin * kStripsPerTile; strip < tile_end * kStripsPerTile; ++strip) {
+      for (int first = group; first < n && first < group + kGroup; first += kTileRows) {
+        const int rows = n - first < kTileRows ? n - first : kTileRows;
+        for_each_piece(rows, kMaxRows, [&](int piece, int in_panel) { panel_piece(strip, first, piece, in_panel); });
+      }
+    }
+  }
 }
 
-void matmul_quantized(const PackedMatrix& w, const QuantizedRows& x, int n, int tile_begin, int tile_end, float* y, size_t y_stride) {
+void matmul_quantized(const PackedMatrix& w, const QuantizedBlock* x, int n, int tile_begin, int tile_end, float* y, size_t y_stride) {
   if (w.format() == TileFormat::kQ4) {
     matmul_quantized_as<Q4Format>(w, x, n, tile_begin, tile_end, y, y_stride);
   } else {

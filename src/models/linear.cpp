@@ -1,35 +1,17 @@
 #include "models/linear.h"
 
 #include <algorithm>
-#include <cstdlib>
-#include <new>
 
 namespace aerie {
 
 using kernels::PackedMatrix;
 using kernels::TileFormat;
 
-void Activations::Free::operator()(void* p) const { std::free(p); }
-
 Activations::Activations(int max_rows, int width)
     : width_(width),
       stride_(static_cast<size_t>(width)),
       values_(static_cast<size_t>(max_rows) * stride_),
-      q_(static_cast<int8_t*>(std::aligned_alloc(64, (static_cast<size_t>(max_rows) * 2 * stride_ + 63) / 64 * 64))),
-      scale_(static_cast<size_t>(max_rows) * (stride_ / kernels::kBlock + 1)),
-      offset_(scale_.size()),
-      sum128_(scale_.size()) {
-  if (q_ == nullptr) throw std::bad_alloc();
-  quantized_ = {q_.get(), scale_.data(), offset_.data(), sum128_.data()};
-}
-
-void Activations::quantize_row(const kernels::Kernels& k, int r) {
-  const size_t blocks = stride_ / kernels::kBlock;
-  const size_t row_index = static_cast<size_t>(r);
-  const kernels::QuantizedRows out{q_.get() + row_index * 2 * stride_, scale_.data() + row_index * blocks, offset_.data() + row_index * blocks,
-                                   sum128_.data() + row_index * blocks};
-  k.quantize_rows(row(r), stride_, 1, width_, out);
-}
+      quantized_(kernels::quantized_blocks(max_rows, width)) {}
 
 bool is_quantized(const PackedMatrix& matrix) { return matrix.format() == TileFormat::kQ4 || matrix.format() == TileFormat::kQ8; }
 

@@ -1,7 +1,6 @@
 // Matrix products over a thread pool, and packing of a file's tensors into them.
 #pragma once
 
-#include <memory>
 #include <span>
 #include <vector>
 
@@ -12,7 +11,7 @@
 
 namespace aerie {
 
-/// Memory for n activation rows of width k, both as float32 and, where a quantised matrix wants them, in 8 bits.
+/// Memory for n activation rows of width k, both as float32 and, where a quantised matrix wants them, in 12 bits.
 class Activations {
  public:
   Activations(int max_rows, int width);
@@ -21,24 +20,15 @@ class Activations {
   float* data() { return values_.data(); }
   size_t stride() const { return stride_; }
   int width() const { return width_; }
-  const kernels::QuantizedRows& quantized() const { return quantized_; }
-  /// Rounds row r (see kernels::QuantizedRows).
-  void quantize_row(const kernels::Kernels& k, int r);
+  const kernels::QuantizedBlock* quantized() const { return quantized_.data(); }
+  /// Rounds row r (see kernels::QuantizedBlock).
+  void quantize_row(const kernels::Kernels& k, int r) { k.quantize_rows(row(r), stride_, r, 1, width_, quantized_.data()); }
 
  private:
-  struct Free {
-    void operator()(void* p) const;
-  };
-  template <class T>
-  using Buffer = std::unique_ptr<T[], Free>;
-
   int width_;
   size_t stride_;
   std::vector<float> values_;
-  Buffer<int8_t> q_;
-  std::vector<float> scale_, offset_;
-  std::vector<int32_t> sum128_;
-  kernels::QuantizedRows quantized_;
+  std::vector<kernels::QuantizedBlock> quantized_;
 };
 
 /// y = W x; `y` rows are y_stride apart.
@@ -51,7 +41,7 @@ struct LinearTask {
 bool is_quantized(const kernels::PackedMatrix& matrix);
 
 /// All tasks read the same n rows; their output tiles form one list that the pool shares out. Quantised weights read x's
-/// 8-bit rows, which must be up to date.
+/// quantised rows, which must be up to date.
 void run_linear(ThreadPool& pool, const kernels::Kernels& k, std::span<const LinearTask> tasks, const Activations& x, int n);
 
 /// Output row that row r of the file's tensor becomes.

@@ -30,40 +30,42 @@ class Random {
   std::mt19937 engine_;
 };
 
-/// Aligned memory of quantised rows.
+/// n quantised rows of k values. What no row has written is filled with 0x5a, so that a kernel which reads too far is seen.
 class QuantizedBuffer {
  public:
-  QuantizedBuffer(int n, int k) : n_(n), k_(k) {
-    const size_t blocks = static_cast<size_t>(n) * (k / kBlock);
-    q_.reset(static_cast<int8_t*>(std::aligned_alloc(64, static_cast<size_t>(n) * 2 * k)));
-    scale_.resize(blocks);
-    offset_.resize(blocks);
-    sum_.resize(blocks);
-    rows_ = {q_.get(), scale_.data(), offset_.data(), sum_.data()};
+  QuantizedBuffer(int n, int k) : k_(k), blocks_(quantized_blocks(n, k)) {
+    std::memset(static_cast<void*>(blocks_.data()), 0x5a, blocks_.size() * sizeof(QuantizedBlock));
   }
-  const QuantizedRows& rows() const { return rows_; }
-  /// The same rows, from row `first` on.
-  QuantizedRows from(int first) const {
-    const size_t blocks = static_cast<size_t>(first) * (k_ / kBlock);
-    return {rows_.q + blocks * 2 * kBlock, rows_.scale + blocks, rows_.offset + blocks, rows_.sum128 + blocks};
-  }
-  int n() const { return n_; }
+  QuantizedBlock* rows() { return blocks_.data(); }
+  const QuantizedBlock& block(int r, int b) const { return blocks_[static_cast<size_t>(r / kTileRows * (k_ / kBlock) + b)]; }
   /// Column `c` of row r as the integer that its two bytes stand for.
   int value(int r, int c) const {
-    const int8_t* block = rows_.q + (static_cast<size_t>(r) * (k_ / kBlock) + c / kBlock) * 2 * kBlock;
-    return 128 * block[c % kBlock] + block[kBlock + c % kBlock];
+    const int8_t* q = block(r, c / kBlock).q[r % kTileRows];
+    return 16 * q[c % kBlock] + q[kBlock + c % kBlock];
   }
-  float scale(int r, int c) const { return rows_.scale[static_cast<size_t>(r) * (k_ / kBlock) + c / kBlock]; }
+  float scale(int r, int b) const { return block(r, b).scale[r % kTileRows]; }
+  float offset(int r, int b) const { return block(r, b).offset[r % kTileRows]; }
+  /// Everything that row r consists of, as bytes.
+  std::vector<uint8_t> bytes(int r) const {
+    std::vector<uint8_t> out;
+    const auto add = [&out](const void* from, size_t count) {
+      const auto* p = static_cast<const uint8_t*>(from);
+      out.insert(out.end(), p, p + count);
+    };
+    for (int b = 0; b < k_ / kBlock; ++b) {
+      const QuantizedBlock& from = block(r, b);
+      const int at = r % kTileRows;
+      add(from.q[at], 2 * kBlock);
+      add(&from.scale[at], sizeof(float));
+      add(&from.offset[at], sizeof(float));
+      add(&from.sum128[at], sizeof(int32_t));
+    }
+    return out;
+  }
 
  private:
-  struct Free {
-    void operator()(void* p) const { std::free(p); }
-  };
-  int n_, k_;
-  std::unique_ptr<int8_t, Free> q_;
-  std::vector<float> scale_, offset_;
-  std::vector<int32_t> sum_;
-  QuantizedRows rows_;
+  int k_;
+  std::vector<QuantizedBlock> blocks_;
 };
 
 /// One GGML block row of the given kind with random scales, quants and (Q4_1) minima.
@@ -116,7 +118,7 @@ inline std::vector<float> product(const Kernels& kernels, const PackedMatrix& w,
   std::vector<float> y(static_cast<size_t>(n) * w.rows(), -1.0f);
   if (w.format() == TileFormat::kQ4 || w.format() == TileFormat::kQ8) {
     QuantizedBuffer q(n, w.cols());
-    kernels.quantize_rows(x.data(), w.cols(), n, w.cols(), q.rows());
+    kernels.quantize_rows(x.data(), w.cols(), 0, n, w.cols(), q.rows());
     kernels.matmul_quantized(w, q.rows(), n, 0, w.tiles(), y.data(), w.rows());
   } else {
     kernels.matmul_float(w, x.data(), w.cols(), n, 0, w.tiles(), y.data(), w.rows());
