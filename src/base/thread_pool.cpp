@@ -40,9 +40,7 @@ void ThreadPool::run(size_t count, size_t grain, Body body, void* context) {
   body_ = body;
   context_ = context;
   count_ = count;
-  // Four pieces a thread: an interrupted thread delays the others by a quarter of its share at most.
-  const size_t pieces = static_cast<size_t>(size()) * 4;
-  piece_ = std::max(grain, (count + pieces - 1) / pieces);
+  grain_ = grain;
   shared_.next.store(0, std::memory_order_relaxed);
   shared_.open.store(true);
   shared_.epoch.fetch_add(1, std::memory_order_release);
@@ -62,10 +60,15 @@ void ThreadPool::run(size_t count, size_t grain, Body body, void* context) {
 }
 
 void ThreadPool::work() {
-  for (;;) {
-    const size_t begin = shared_.next.fetch_add(piece_, std::memory_order_relaxed);
-    if (begin >= count_) return;
-    body_(context_, begin, std::min(begin + piece_, count_));
+  // Pieces shrink towards the end, each half a fair share of what is left: long runs through memory at first, and in the end no
+  // thread waits for more than a small piece of another's, also when one of them was interrupted.
+  const size_t shares = 2 * static_cast<size_t>(size());
+  size_t begin = shared_.next.load(std::memory_order_relaxed);
+  while (begin < count_) {
+    const size_t end = std::min(count_, begin + std::max(grain_, (count_ - begin) / shares));
+    if (!shared_.next.compare_exchange_weak(begin, end, std::memory_order_relaxed)) continue;
+    body_(context_, begin, end);
+    begin = shared_.next.load(std::memory_order_relaxed);
   }
 }
 

@@ -54,7 +54,7 @@ class ThreadPool {
   Body body_ = nullptr;
   void* context_ = nullptr;
   size_t count_ = 0;
-  size_t piece_ = 1;
+  size_t grain_ = 1;
   std::atomic<bool> stop_{false};
   std::vector<std::thread> workers_;
 };
