@@ -20,6 +20,7 @@ static_assert(std::endian::native == std::endian::little, "GGUF values are read 
 constexpr uint64_t kMaxMetadataBytes = 64ull << 20;
 constexpr uint64_t kMaxKeyBytes = 65535;   // the format's own limit
 constexpr uint64_t kMaxNameBytes = 64;     // the format's own limit
+constexpr uint64_t kMaxTensors = 65536;    // the largest models have some thousands
 constexpr uint32_t kMaxDims = 4;
 constexpr uint64_t kSmallestKeyValue = 8 + 1 + 4 + 1;             // length, one byte of key, type, one byte of value
 constexpr uint64_t kSmallestTensorInfo = 8 + 1 + 4 + 8 + 4 + 8;   // length, one byte of name, n_dims, one dim, type, offset
@@ -360,6 +361,7 @@ Status read_contents(std::span<const uint8_t> file, Contents& contents) {
   if (header.tensors > cursor.remaining() / kSmallestTensorInfo) {
     return corrupt("{} tensors do not fit in the {} bytes that remain", header.tensors, cursor.remaining());
   }
+  if (header.tensors > kMaxTensors) return corrupt("the file has {} tensors; the limit is {}", header.tensors, kMaxTensors);
   std::vector<TensorInfo> tensors(header.tensors);
   for (uint64_t i = 0; i < header.tensors; ++i) {
     std::string_view name;

@@ -10,9 +10,15 @@
 namespace aerie {
 namespace {
 
-// Counted on the text before it becomes a tree: brackets inside strings are skipped.
-int nesting_depth(std::string_view text) {
-  int depth = 0, deepest = 0;
+struct Extent {
+  int depth = 0;
+  size_t values = 1;  // at most
+};
+
+// Counted on the text before it becomes a tree: brackets and commas inside strings are skipped.
+Extent extent_of(std::string_view text) {
+  int depth = 0;
+  Extent out;
   bool in_string = false;
   for (size_t i = 0; i < text.size(); ++i) {
     const char c = text[i];
@@ -22,19 +28,24 @@ int nesting_depth(std::string_view text) {
     } else if (c == '"') {
       in_string = true;
     } else if (c == '{' || c == '[') {
-      deepest = std::max(deepest, ++depth);
+      out.depth = std::max(out.depth, ++depth);
+      ++out.values;
+    } else if (c == ',') {
+      ++out.values;
     } else if (c == '}' || c == ']') {
       --depth;
     }
   }
-  return deepest;
+  return out;
 }
 
 }  // namespace
 
 Expected<nlohmann::json> parse_json(std::string_view text, int max_depth) {
   using Json = nlohmann::json;
-  if (nesting_depth(text) > max_depth) return corrupt("the JSON nests deeper than {} levels", max_depth);
+  const Extent extent = extent_of(text);
+  if (extent.depth > max_depth) return corrupt("the JSON nests deeper than {} levels", max_depth);
+  if (extent.values > kMaxJsonValues) return resource_error("the JSON holds more than {} values", kMaxJsonValues);
   std::vector<std::unordered_set<std::string>> keys;
   std::string repeated;
   bool is_repeated = false;

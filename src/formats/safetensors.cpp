@@ -21,6 +21,8 @@ using Json = nlohmann::json;
 
 constexpr uint64_t kMaxHeaderBytes = 100'000'000;  // the limit of the reference implementation
 constexpr uint64_t kMaxIndexBytes = 64ull << 20;
+constexpr size_t kMaxTensors = 200'000;     // in one file; the shards of the largest models hold some thousands
+constexpr size_t kMaxMetadata = 10'000;
 constexpr size_t kMaxDims = 8;
 constexpr size_t kMaxNameBytes = 4096;
 
@@ -60,7 +62,10 @@ class HeaderReader : public nlohmann::json_sax<Json> {
       case State::kStart: state_ = State::kRoot; return true;
       case State::kRoot:
         state_ = key_ == "__metadata__" ? State::kMetadata : State::kTensor;
-        if (state_ == State::kTensor) entries.emplace_back().name = key_;
+        if (state_ == State::kTensor) {
+          if (entries.size() == kMaxTensors) return fail("the file has more than {} tensors", kMaxTensors);
+          entries.emplace_back().name = key_;
+        }
         fields_.clear();
         return true;
       default: return fail("an object where none belongs");
@@ -107,6 +112,7 @@ class HeaderReader : public nlohmann::json_sax<Json> {
 
   bool string(string_t& text) override {
     if (state_ == State::kMetadata) {
+      if (metadata.size() == kMaxMetadata) return fail("it has more than {} entries", kMaxMetadata);
       metadata[field_] = text;
       return true;
     }

@@ -13,8 +13,9 @@
 namespace aerie {
 
 /// One safetensors file, or all shards of a `*.safetensors.index.json`.
-/// Refused: a header over 100 MB or beyond the file, offsets that overlap, leave gaps, are out of order of the data's end or
-/// differ from shape x dtype, duplicate names, a shard path that leaves the folder, a tensor of the index that its shard lacks.
+/// Refused: a header over 100 MB, with more than 200,000 tensors or beyond the file, offsets that overlap, leave gaps, are out
+/// of order of the data's end or differ from shape x dtype, duplicate names, a shard path that leaves the folder, a tensor of
+/// the index that its shard lacks.
 class SafetensorsFile : public TensorFile {
  public:
   /// `path` is a .safetensors file or an .index.json.

@@ -148,6 +148,15 @@ TEST(GgufDamage, OffsetsOutOfOrderButApartAreFine) {
   EXPECT_TRUE(GgufFile::open(folder.write("order.gguf", builder.build())).ok());
 }
 
+TEST(GgufDamage, TheNumberOfTensorsIsBounded) {
+  const TempFolder folder;
+  GgufBuilder builder = small_gguf();
+  builder.tensor_count = 65'537;
+  const auto file = GgufFile::open(folder.write("many.gguf", builder.build() + std::string(65'537 * 40, '\0')));
+  ASSERT_FALSE(file.ok());
+  EXPECT_NE(file.status().message().find("the file has 65537 tensors; the limit is 65536"), std::string::npos) << file.status().message();
+}
+
 TEST(GgufDamage, AFolderOrNothingIsNoModel) {
   const TempFolder folder;
   EXPECT_EQ(GgufFile::open(folder.path()).status().code(), StatusCode::kInvalidArgument);

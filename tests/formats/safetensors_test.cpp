@@ -266,6 +266,34 @@ TEST_F(Shards, IndexMustBeAnIndex) {
   expect_refused(std::string(100000, '[') + std::string(100000, ']'), "nests deeper than 64 levels");
 }
 
+TEST(Safetensors, CountsAreBounded) {  // a name of five bytes takes hundreds of memory
+  const TempFolder folder;
+  const auto refused = [&folder](const std::string& header, size_t bytes, const std::string& expected) {
+    const auto file = SafetensorsFile::open(folder.write("many.safetensors", file_of(header, bytes)));
+    ASSERT_FALSE(file.ok());
+    EXPECT_NE(file.status().message().find(expected), std::string::npos) << file.status().message();
+  };
+  std::string tensors = "{", metadata = "{\"__metadata__\":{";
+  for (int i = 0; i <= 200'000; ++i) {
+    tensors += fmt::format(R"({}"{}":{{"dtype":"U8","shape":[1],"data_offsets":[{},{}]}})", i == 0 ? "" : ",", i, i, i + 1);
+  }
+  for (int i = 0; i <= 10'000; ++i) metadata += fmt::format(R"({}"{}":"")", i == 0 ? "" : ",", i);
+  refused(tensors + "}", 200'001, "the file has more than 200000 tensors");
+  refused(metadata + "}}", 0, "it has more than 10000 entries");
+}
+
+TEST(JsonText, LimitsTheNumberOfValues) {
+  const auto list = [](size_t values) {
+    std::string text = "[\",,,[[\"";  // a string is one value, whatever is in it
+    for (size_t i = 1; i < values; ++i) text += ",0";
+    return text + "]";
+  };
+  EXPECT_TRUE(parse_json(list(kMaxJsonValues - 2)).ok());
+  const auto refused = parse_json(list(kMaxJsonValues));
+  ASSERT_FALSE(refused.ok());
+  EXPECT_EQ(refused.status().message(), "the JSON holds more than 1000000 values");
+}
+
 TEST(JsonText, LimitsDepthWithoutMindingStrings) {
   EXPECT_TRUE(parse_json(R"({"a":[{"b":"[[[[\"[[["}]})", 3).ok());
   EXPECT_FALSE(parse_json(R"({"a":[{"b":[]}]})", 3).ok());

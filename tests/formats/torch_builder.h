@@ -1,6 +1,7 @@
 // Builds small files as torch.save does, valid unless a test makes them otherwise: a pickle and a zip archive of stored entries.
 #pragma once
 
+#include <algorithm>
 #include <cstdint>
 #include <cstring>
 #include <string>
@@ -9,7 +10,13 @@
 
 namespace aerie {
 
-inline std::string little(uint64_t value, size_t bytes) { return {reinterpret_cast<const char*>(&value), bytes}; }
+/// A little-endian number of any width.
+inline std::string little(uint64_t value, size_t bytes) {
+  std::string out(std::max(bytes, sizeof value), '\0');
+  std::memcpy(out.data(), &value, sizeof value);
+  out.resize(bytes);
+  return out;
+}
 
 /// Opcodes of protocol 2, written by hand.
 class PickleBytes {
