@@ -11,6 +11,7 @@ namespace {
 struct BenchFlags {
   ModelFlags model;
   BenchOptions bench;
+  DraftFlag draft;
   std::string prompts;
   int limit = 8;
   bool json = false;
@@ -39,6 +40,7 @@ Status run_bench_command(BenchFlags& flags) {
     AERIE_ASSIGN(std::vector<int32_t> tokens, runtime->tokenizer().encode(rendered));
     flags.bench.prompts.push_back(std::move(tokens));
   }
+  flags.bench.draft_tokens = flags.draft.k.value_or(kAutoDraftTokens);
   AERIE_ASSIGN(const BenchReport r, run_bench(*runtime, flags.bench));
   const bool drafter = runtime->drafter() != nullptr;
 
@@ -55,8 +57,11 @@ Status run_bench_command(BenchFlags& flags) {
                          {"verify_cost", cost},
                          {"peak_rss_bytes", peak_rss_bytes()}};
   if (drafter) {
-    json.update({{"k", flags.bench.draft_tokens},
+    nlohmann::json cycles = nlohmann::json::object();
+    for (const auto& [k, ratio] : r.cycle_cost) cycles[std::to_string(k)] = ratio;
+    json.update({{"k", draft_tokens_json(flags.bench.draft_tokens)},
                  {"draft_step_cost", r.draft_step_cost},
+                 {"cycle_cost", cycles},
                  {"speculative_tokens_per_second", r.speculative_tokens_per_second},
                  {"speedup", r.speedup},
                  {"acceptance_length", r.acceptance_length},
@@ -74,8 +79,11 @@ Status run_bench_command(BenchFlags& flags) {
     std::printf("\n");
     if (drafter) {
       std::printf("draft step          %8.3f of a target row\n", r.draft_step_cost);
-      std::printf("decode, k = %-2d      %8.1f tokens/s, %.2fx, acceptance length %.2f (tokens per verify, the target's own included)\n",
-                  flags.bench.draft_tokens, r.speculative_tokens_per_second, r.speedup, r.acceptance_length);
+      std::printf("a cycle with k drafts, relative to a plain step:");
+      for (const auto& [k, ratio] : r.cycle_cost) std::printf("  %d: %.2f", k, ratio);
+      const std::string k = flags.bench.draft_tokens == kAutoDraftTokens ? "auto" : std::to_string(flags.bench.draft_tokens);
+      std::printf("\ndecode, k = %-4s    %8.1f tokens/s, %.2fx, acceptance length %.2f (tokens per verify, the target's own included)\n",
+                  k.c_str(), r.speculative_tokens_per_second, r.speedup, r.acceptance_length);
       std::printf("identical output: %s\n", r.identical_output ? "yes" : "no");
     }
   }
@@ -92,7 +100,7 @@ void add_bench(CLI::App& app, Work& work) {
   command->add_option("--prompts", flags->prompts, "file of prompts (default: four built-in ones)");
   command->add_option("--limit", flags->limit, "prompts of that file")->check(CLI::PositiveNumber)->capture_default_str();
   command->add_option("-n,--max-tokens", flags->bench.tokens, "tokens per run")->check(CLI::Range(2, 4096))->capture_default_str();
-  command->add_option("-k,--draft-tokens", flags->bench.draft_tokens, "drafts per cycle")->check(CLI::Range(1, kMaxDraftTokens))->capture_default_str();
+  flags->draft.add_to(*command);
   command->add_option("--repetitions", flags->bench.repetitions, "alternating runs")->check(CLI::Range(1, 100))->capture_default_str();
   command->add_option("--depth", flags->bench.depth, "context at which verification is timed")->check(CLI::Range(1, 100000))->capture_default_str();
   command->add_flag("--json", flags->json, "print one JSON object");

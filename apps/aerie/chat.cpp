@@ -11,7 +11,7 @@ struct ChatFlags {
   ModelFlags model;
   std::string system;
   int max_tokens = 512;
-  int k = -1;
+  DraftFlag draft;
 };
 
 Status chat(ChatFlags& flags) {
@@ -26,7 +26,7 @@ Status chat(ChatFlags& flags) {
     AERIE_ASSIGN(const std::vector<int32_t> prompt, runtime->tokenizer().encode(rendered));
     GenerateOptions options;
     options.max_new_tokens = flags.max_tokens;
-    options.draft_tokens = draft_tokens_or_default(flags.k, *runtime);
+    options.draft_tokens = flags.draft.tokens(*runtime);
     std::string answer;
     AERIE_ASSIGN(const GenerateResult result, generate_text(*runtime, prompt, options, [&](const std::string& piece) {
                    answer += piece;
@@ -48,7 +48,7 @@ void add_chat(CLI::App& app, Work& work) {
   flags->model.add_to(*command, true);
   command->add_option("--system", flags->system, "system message (default: the template's)");
   command->add_option("-n,--max-tokens", flags->max_tokens, "tokens of one answer at most")->check(CLI::PositiveNumber)->capture_default_str();
-  command->add_option("-k,--draft-tokens", flags->k, "drafts per cycle, 0 to 16")->check(CLI::Range(0, kMaxDraftTokens));
+  flags->draft.add_to(*command);
   command->callback([flags, &work] { work = [flags] { return chat(*flags); }; });
 }
 

@@ -81,7 +81,7 @@ nlohmann::json to_json(const GenerateResult& result, const std::string& text, si
           {"decode_seconds", result.decode_seconds},
           {"decode_tokens_per_second", result.decode_tokens_per_second()},
           {"draft",
-           {{"k", d.k},
+           {{"k", draft_tokens_json(d.k)},
             {"cycles", d.cycles},
             {"drafted", d.drafted},
             {"accepted", d.accepted},
@@ -109,9 +109,14 @@ void print_piece(const std::string& piece) {
   std::fflush(stdout);
 }
 
-int draft_tokens_or_default(int k, const Runtime& runtime) {
-  return k >= 0 ? k : runtime.drafter() != nullptr ? kDefaultDraftTokens : 0;
+void DraftFlag::add_to(CLI::App& app) {
+  app.add_option("-k,--draft-tokens", k,
+                 fmt::format("drafts per cycle, 0 to {} (default: chosen before every cycle from the measured costs and the running acceptance)",
+                             kMaxDraftTokens))
+      ->check(CLI::Range(0, kMaxDraftTokens));
 }
+
+nlohmann::json draft_tokens_json(int k) { return k == kAutoDraftTokens ? nlohmann::json("auto") : nlohmann::json(k); }
 
 void print_json(const nlohmann::json& json) {
   std::printf("%s\n", json.dump(2, ' ', false, nlohmann::json::error_handler_t::replace).c_str());
@@ -121,9 +126,9 @@ std::string summary(const GenerateResult& result, size_t prompt_tokens) {
   std::string line = fmt::format("{} prompt tokens in {:.3f} s; {} tokens at {:.1f} tokens/s ({})", prompt_tokens, result.prefill_seconds,
                                  result.tokens.size(), result.decode_tokens_per_second(), result.finish_reason);
   const DraftStats& d = result.draft;
-  if (d.k > 0) {
+  if (d.k != 0) {
     line += fmt::format("; k = {}: {} of {} drafts accepted in {} cycles, acceptance length {:.2f} (tokens per verify, the target's own included)",
-                        d.k, d.accepted, d.drafted, d.cycles, d.acceptance_length());
+                        d.k == kAutoDraftTokens ? "auto" : std::to_string(d.k), d.accepted, d.drafted, d.cycles, d.acceptance_length());
   }
   return line;
 }

@@ -4,6 +4,7 @@
 #include <CLI/CLI.hpp>
 #include <memory>
 #include <nlohmann/json.hpp>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -36,9 +37,6 @@ struct PromptFlags {
   Expected<std::vector<int32_t>> tokens(const Runtime& runtime) const;
 };
 
-/// The default of -k where a drafter is given: on two cores the shipped drafter pays for one draft and no more (README, Figures).
-inline constexpr int kDefaultDraftTokens = 1;
-
 /// A flag that Ctrl-C and SIGTERM set; installed by the first call.
 const std::atomic<bool>& interrupted();
 
@@ -52,8 +50,15 @@ Expected<GenerateResult> generate_text(Runtime& runtime, const std::vector<int32
                                        const std::function<void(const std::string&)>& show);
 /// A piece of the answer on stdout, at once.
 void print_piece(const std::string& piece);
-/// K: the given one, or the default if it is negative; 0 without a drafter.
-int draft_tokens_or_default(int k, const Runtime& runtime);
+/// Flag -k: absent, the engine chooses the number of drafts before every cycle.
+struct DraftFlag {
+  std::optional<int> k;
+  void add_to(CLI::App& app);
+  /// 0 without a drafter.
+  int tokens(const Runtime& runtime) const { return k ? *k : runtime.drafter() != nullptr ? kAutoDraftTokens : 0; }
+};
+/// "auto", or the number.
+nlohmann::json draft_tokens_json(int k);
 
 /// One line on stderr: speed, tokens, acceptance.
 std::string summary(const GenerateResult& result, size_t prompt_tokens);

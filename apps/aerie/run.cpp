@@ -11,7 +11,7 @@ struct RunFlags {
   ModelFlags model;
   PromptFlags prompt;
   GenerateOptions generate;
-  int k = -1;
+  DraftFlag draft;
   bool json = false;
   std::string stats_file;
 };
@@ -20,7 +20,7 @@ Status run(RunFlags& flags) {
   AERIE_ASSIGN(const auto runtime, flags.model.load());
   AERIE_ASSIGN(const std::vector<int32_t> prompt, flags.prompt.tokens(*runtime));
   GenerateOptions& options = flags.generate;
-  options.draft_tokens = draft_tokens_or_default(flags.k, *runtime);
+  options.draft_tokens = flags.draft.tokens(*runtime);
   std::string text;
   AERIE_ASSIGN(const GenerateResult result, generate_text(*runtime, prompt, options, [&](const std::string& piece) {
                  text += piece;
@@ -47,8 +47,7 @@ void add_run(CLI::App& app, Work& work) {
   flags->model.add_to(*command, true);
   flags->prompt.add_to(*command);
   command->add_option("-n,--max-tokens", flags->generate.max_new_tokens, "tokens to generate at most")->check(CLI::PositiveNumber)->capture_default_str();
-  command->add_option("-k,--draft-tokens", flags->k, fmt::format("drafts per cycle, 0 to {} (default {} with a drafter)", kMaxDraftTokens, kDefaultDraftTokens))
-      ->check(CLI::Range(0, kMaxDraftTokens));
+  flags->draft.add_to(*command);
   command->add_option("--prompt-chunk", flags->generate.prompt_chunk, "prompt tokens per forward; has no influence on the output")
       ->check(CLI::PositiveNumber)->capture_default_str();
   command->add_flag("--ignore-end", flags->generate.ignore_end, "go on after an end-of-generation token");

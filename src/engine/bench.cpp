@@ -2,8 +2,10 @@
 
 #include <algorithm>
 #include <chrono>
+#include <cstring>
 #include <functional>
 
+#include "base/page_memory.h"
 #include "engine/generate.h"
 
 namespace aerie {
@@ -20,22 +22,22 @@ double median(std::vector<double> values) {
   return values[values.size() / 2];
 }
 
-double read_ceiling(ThreadPool& pool, int repetitions) {
-  std::vector<uint64_t> memory((size_t{256} << 20) / sizeof(uint64_t), 1);
+/// What all threads together read of memory, once through 256 MiB; the kernel that looks for the largest value does nothing else.
+double read_ceiling(Runtime& runtime, int repetitions) {
+  constexpr size_t kBytes = size_t{256} << 20, kPiece = size_t{1} << 18;
+  const PageMemory memory(kBytes);
+  if (memory.empty()) return 0;
+  std::memset(memory.data(), 0, kBytes);  // untouched pages would all be one page of zeros
+  const auto* values = reinterpret_cast<const float*>(memory.data());
   std::vector<double> rates;
-  std::atomic<uint64_t> sink{0};
+  std::atomic<int> sink{0};
   for (int i = 0; i < repetitions + 1; ++i) {
     const double seconds = seconds_of([&] {
-      pool.parallel_for(memory.size(), memory.size() / 64, [&](size_t begin, size_t end) {
-        // Eight independent sums, so that the additions never wait for each other.
-        uint64_t sums[8] = {};
-        for (size_t j = begin; j + 8 <= end; j += 8) {
-          for (size_t lane = 0; lane < 8; ++lane) sums[lane] += memory[j + lane];
-        }
-        for (const uint64_t sum : sums) sink.fetch_add(sum, std::memory_order_relaxed);
+      runtime.pool().parallel_for(kBytes / sizeof(float) / kPiece, 1, [&](size_t begin, size_t end) {
+        for (size_t piece = begin; piece < end; ++piece) sink += runtime.target().kernels().argmax(values + piece * kPiece, kPiece);
       });
     });
-    if (i > 0) rates.push_back(static_cast<double>(memory.size() * sizeof(uint64_t)) / seconds / 1e9);
+    if (i > 0) rates.push_back(static_cast<double>(kBytes) / seconds / 1e9);
   }
   return median(rates);
 }
@@ -140,7 +142,7 @@ Expected<BenchReport> run_bench(Runtime& runtime, const BenchOptions& options) {
   }
   constexpr int kRows[] = {1, 2, 3, 4, 5, 6, 7, 8, 12, 16};
   BenchReport report;
-  report.read_ceiling_gb_s = read_ceiling(runtime.pool(), options.repetitions);
+  report.read_ceiling_gb_s = read_ceiling(runtime, options.repetitions);
 
   AERIE_ASSIGN(ForwardTimer prompt_timer, ForwardTimer::create(runtime, 0, 512));
   AERIE_ASSIGN(ForwardTimer verify_timer, ForwardTimer::create(runtime, options.depth, 16));
@@ -174,6 +176,8 @@ Expected<BenchReport> run_bench(Runtime& runtime, const BenchOptions& options) {
   report.plain_tokens_per_second = median(plain_rates);
   report.plain_gb_s = report.plain_tokens_per_second * static_cast<double>(runtime.target().weight_bytes()) / 1e9;
   if (runtime.drafter() != nullptr) {
+    AERIE_ASSIGN(const CycleCosts costs, measure_cycle_costs(runtime));
+    for (int k = 0; k <= kMostAutoDrafts; ++k) report.cycle_cost[k] = costs.seconds[static_cast<size_t>(k)] / costs.seconds[0];
     report.draft_step_cost = draft_step_seconds(runtime, options.depth, options.repetitions) / report.step_seconds;
     report.speculative_tokens_per_second = median(speculative_rates);
     report.speedup = report.speculative_tokens_per_second / report.plain_tokens_per_second;

@@ -5,7 +5,7 @@
 #include <vector>
 
 #include "base/status.h"
-#include "engine/runtime.h"
+#include "engine/generate.h"
 
 namespace aerie {
 
@@ -13,7 +13,7 @@ struct BenchOptions {
   int repetitions = 5;     // alternating; medians are reported
   int tokens = 128;        // generated per run
   int depth = 256;         // context at which verify_cost is measured
-  int draft_tokens = 1;    // K of the speculative runs
+  int draft_tokens = kAutoDraftTokens;  // K of the speculative runs
   std::vector<std::vector<int32_t>> prompts;  // of the plain and speculative runs
 };
 
@@ -25,7 +25,8 @@ struct BenchReport {
   double step_seconds = 0;                 // one row at `depth`
   std::map<int, double> verify_cost;       // rows -> time of one forward relative to one row
   // With a drafter:
-  double draft_step_cost = 0;              // one draft step relative to one target row
+  double draft_step_cost = 0;              // one draft step relative to one target row, each by itself
+  std::map<int, double> cycle_cost;        // K -> time of drafting K tokens and verifying them, relative to a plain step
   double speculative_tokens_per_second = 0, speedup = 0, acceptance_length = 0;
   bool identical_output = false;
 };

@@ -9,16 +9,18 @@ namespace {
 
 using Clock = std::chrono::steady_clock;
 
+constexpr size_t kMostPaused = 16;  // features that are kept while nothing is drafted
+
 double seconds_since(Clock::time_point start) { return std::chrono::duration<double>(Clock::now() - start).count(); }
 
 /// The state of one sequence. Its tokens are x_0 .. x_n; x_n, the newest, has not been through the target yet.
 ///
 /// The drafter's row i reads the target's feature of position i and the token i+1. The row of the newest feature therefore waits
-/// until its token is known: features_ holds those of the positions draft_kv.length() .. n-1, in order.
+/// until its token is known: features_ holds those of the positions draft_begin_ + draft_kv.length() .. n-1, in order.
 class Generation {
  public:
   Generation(Runtime& runtime, const GenerateOptions& options)
-      : runtime_(runtime), target_(runtime.target()), drafter_(options.draft_tokens > 0 ? runtime.drafter() : nullptr), options_(options),
+      : runtime_(runtime), target_(runtime.target()), drafter_(options.draft_tokens != 0 ? runtime.drafter() : nullptr), options_(options),
         kv_(target_.make_cache()) {
     if (drafter_ != nullptr) draft_kv_.emplace(drafter_->new_kv());
   }
@@ -31,6 +33,7 @@ class Generation {
   Status forward(std::span<const int32_t> tokens, int position, int first_logit_row);
   Expected<int32_t> best(int logit_row) const;
   void feed_features();
+  void forget_old_features();
   void draft(int count);
   bool emit(int32_t token);
 
@@ -41,6 +44,8 @@ class Generation {
 
   KvCache kv_;
   std::optional<DraftKv> draft_kv_;
+  int draft_begin_ = 0;              // the position of draft_kv_'s first row
+  DraftLength* length_ = nullptr;    // where the engine chooses K
   std::vector<int32_t> tokens_;      // x_0 .. x_n
   std::vector<uint16_t> features_;   // bf16, see above
   std::vector<int32_t> drafts_;
@@ -68,7 +73,13 @@ Expected<GenerateResult> Generation::run(std::span<const int32_t> prompt) {
   if (options_.max_new_tokens < 1) return invalid_argument("the number of tokens to generate must be at least 1, found {}", options_.max_new_tokens);
   AERIE_TRY(kv_.reserve(static_cast<int>(prompt.size()) + std::min(room, options_.max_new_tokens)));
   result_.draft.k = options_.draft_tokens;
-  result_.draft.accepted_per_position.assign(static_cast<size_t>(options_.draft_tokens), 0);
+  const bool automatic = options_.draft_tokens == kAutoDraftTokens;
+  result_.draft.accepted_per_position.assign(static_cast<size_t>(automatic ? kMostAutoDrafts : options_.draft_tokens), 0);
+  if (automatic && options_.draft_length != nullptr) {
+    length_ = options_.draft_length;
+  } else if (automatic) {
+    AERIE_ASSIGN(length_, runtime_.draft_length());
+  }
 
   const auto start = Clock::now();
   AERIE_TRY(prefill());
@@ -107,7 +118,7 @@ Status Generation::cycle() {
   const int room = std::min(options_.max_new_tokens - static_cast<int>(result_.tokens.size()), target_.config().context - newest);
   drafts_.clear();
   // The target adds a token of its own to the accepted drafts, so the last token of the answer is never worth a draft.
-  if (drafter_ != nullptr && room > 1) draft(std::min(options_.draft_tokens, room - 1));
+  if (drafter_ != nullptr && room > 1) draft(std::min(length_ != nullptr ? length_->choose() : options_.draft_tokens, room - 1));
 
   verify_.assign(1, tokens_.back());
   verify_.insert(verify_.end(), drafts_.begin(), drafts_.end());
@@ -133,6 +144,7 @@ Status Generation::cycle() {
     stats.accepted += accepted;
     stats.accepted_per_cycle.push_back(accepted);
     for (int i = 0; i < accepted; ++i) ++stats.accepted_per_position[static_cast<size_t>(i)];
+    if (length_ != nullptr && !finished_) length_->observe(static_cast<int>(drafts_.size()), accepted);
   }
   return {};
 }
@@ -170,22 +182,35 @@ Expected<int32_t> Generation::best(int logit_row) const {
 void Generation::feed_features() {
   draft_rows_.clear();
   const int known = static_cast<int>(features_.size() / static_cast<size_t>(drafter_->spec().feature_width()));
-  for (int i = draft_kv_->length(), end = i + known; i < end; ++i) draft_rows_.push_back({tokens_[static_cast<size_t>(i) + 1], i, &*draft_kv_});
+  const int first = draft_begin_ + draft_kv_->length();
+  for (int i = first; i < first + known; ++i) draft_rows_.push_back({tokens_[static_cast<size_t>(i) + 1], i, &*draft_kv_});
   drafter_->step0(runtime_.draft_ops(), draft_rows_, features_.data(), states_);
   features_.clear();
   newest_row_ = draft_rows_.size() - 1;
 }
 
+/// While nothing is drafted the features pile up. A drafter that is tried again after a long pause starts from the latest of them:
+/// to read them all would cost more than the trial can show.
+void Generation::forget_old_features() {
+  const size_t width = static_cast<size_t>(drafter_->spec().feature_width());
+  const size_t known = features_.size() / width;
+  if (known < 2 * kMostPaused) return;
+  features_.erase(features_.begin(), features_.end() - static_cast<ptrdiff_t>(kMostPaused * width));
+  draft_begin_ += draft_kv_->length() + static_cast<int>(known - kMostPaused);
+  draft_kv_->truncate(0);
+}
+
 /// Fills drafts_ with up to `count` guesses for the tokens after the newest. The keys that are written while drafting come from
 /// the drafter's own states; they are dropped, and written again from the target's features once those are known.
 void Generation::draft(int count) {
+  if (count == 0) return forget_old_features();
   if (!features_.empty()) feed_features();
   const size_t hidden = static_cast<size_t>(drafter_->spec().hidden);
   const int kept = draft_kv_->length();
   size_t row = newest_row_;
   for (int step = 0; step < count; ++step) {
     if (step > 0) {
-      draft_rows_.assign(1, {drafts_.back(), kept - 1 + step, &*draft_kv_});
+      draft_rows_.assign(1, {drafts_.back(), draft_begin_ + kept - 1 + step, &*draft_kv_});
       drafter_->step(runtime_.draft_ops(), draft_rows_, states_.feedback.data() + row * hidden, states_);
       row = 0;
     }
@@ -215,8 +240,11 @@ bool Generation::emit(int32_t token) {
 }  // namespace
 
 Expected<GenerateResult> generate(Runtime& runtime, std::span<const int32_t> prompt, const GenerateOptions& options) {
-  if (options.draft_tokens < 0 || options.draft_tokens > kMaxDraftTokens) {
+  if (options.draft_tokens != kAutoDraftTokens && (options.draft_tokens < 0 || options.draft_tokens > kMaxDraftTokens)) {
     return invalid_argument("the number of drafts must be 0 to {}, found {}", kMaxDraftTokens, options.draft_tokens);
+  }
+  if (options.draft_tokens == kAutoDraftTokens && runtime.drafter() == nullptr) {
+    return invalid_argument("the number of drafts is to be chosen, but no drafter is loaded");
   }
   if (options.draft_tokens > 0 && runtime.drafter() == nullptr) return invalid_argument("{} drafts were asked for, but no drafter is loaded", options.draft_tokens);
   return Generation(runtime, options).run(prompt);

@@ -75,6 +75,14 @@ Expected<std::string> resolve_drafter(const std::string& path_or_name) {
   return (*models / known->drafter).string();
 }
 
+Expected<DraftLength*> Runtime::draft_length() {
+  if (!draft_length_) {
+    AERIE_ASSIGN(const CycleCosts costs, measure_cycle_costs(*this));
+    draft_length_.emplace(costs);
+  }
+  return &*draft_length_;
+}
+
 TargetTables tables_of(const Target& target) {
   TargetTables tables;
   tables.hidden = target.config().hidden;

@@ -8,6 +8,7 @@
 #include "base/status.h"
 #include "base/thread_pool.h"
 #include "eagle3/drafter.h"
+#include "engine/draft_length.h"
 #include "formats/gguf.h"
 #include "models/target.h"
 #include "text/chat_template.h"
@@ -41,6 +42,9 @@ class Runtime {
   /// Null when the target's file has no chat template.
   const ChatTemplate* chat_template() const { return chat_template_ ? &*chat_template_ : nullptr; }
   double load_seconds() const { return load_seconds_; }
+  /// Chooses the number of drafts; what it has learned of the drafter's acceptance goes on from one generation to the next. Measures
+  /// the machine when first asked for; needs a drafter.
+  Expected<DraftLength*> draft_length();
 
  private:
   explicit Runtime(GgufFile file) : file_(std::move(file)) {}
@@ -52,6 +56,7 @@ class Runtime {
   std::optional<CpuOps> draft_ops_;
   std::optional<Tokenizer> tokenizer_;
   std::optional<ChatTemplate> chat_template_;
+  std::optional<DraftLength> draft_length_;
   double load_seconds_ = 0;
 };
 

@@ -114,9 +114,17 @@ void rope(float* x, int heads, int head_dim, const float* cos, const float* sin)
 int argmax(const float* x, int n) {
   // Two passes: the largest value, then the first place that holds it. NaN equals nothing and is never the larger one.
   const Simd::F lowest = Simd::set1(-kFloatInfinity);
-  Simd::F top = lowest;
-  for_each_vector(n, [&](int i, int count) { top = Simd::max(Simd::select_first(count, load_some(x + i, count), lowest), top); });
-  const Simd::F wanted = Simd::set1(Simd::reduce_max(top));
+  constexpr int kChains = 4;
+  Simd::F top[kChains] = {lowest, lowest, lowest, lowest};
+  int done = 0;
+  for (; done + kChains * Simd::kLanes <= n; done += kChains * Simd::kLanes) {
+#pragma GCC unroll 4
+    for (int c = 0; c < kChains; ++c) top[c] = Simd::max(Simd::load(x + done + c * Simd::kLanes), top[c]);
+  }
+  for_each_vector(n - done, [&](int i, int count) {
+    top[0] = Simd::max(Simd::select_first(count, load_some(x + done + i, count), lowest), top[0]);
+  });
+  const Simd::F wanted = Simd::set1(Simd::reduce_max(Simd::max(Simd::max(top[0], top[1]), Simd::max(top[2], top[3]))));
   for (int i = 0; i < n; i += Simd::kLanes) {
     const int count = n - i < Simd::kLanes ? n - i : Simd::kLanes;
     const unsigned found = Simd::equal_mask(load_some(x + i, count), wanted) & ((1u << count) - 1);

@@ -1,0 +1,119 @@
+// The choice of K: from costs and acceptances given by hand, and in the engine, where it must not change the output.
+#include "engine/draft_length.h"
+
+#include <algorithm>
+#include <random>
+
+#include "engine_fixture.h"
+#include "rapidcheck/gtest.h"
+
+namespace aerie {
+namespace {
+
+CycleCosts linear_costs(double draft) {
+  CycleCosts costs;
+  for (size_t k = 0; k < costs.seconds.size(); ++k) costs.seconds[k] = 0.003 * (1 + draft * static_cast<double>(k));
+  return costs;
+}
+
+/// Runs `cycles` cycles in which every draft is accepted with the probability `rate`; the seconds that they take, and the tokens.
+struct Outcome {
+  double seconds = 0, plain_seconds = 0;
+  int64_t tokens = 0, drafted = 0;
+};
+Outcome simulate(DraftLength& length, int cycles, double rate, uint32_t seed) {
+  std::mt19937 random(seed);
+  std::bernoulli_distribution hit(rate);
+  Outcome out;
+  for (int i = 0; i < cycles; ++i) {
+    const int k = length.choose();
+    int accepted = 0;
+    while (accepted < k && hit(random)) ++accepted;
+    length.observe(k, accepted);
+    out.seconds += length.costs().seconds[static_cast<size_t>(k)];
+    out.tokens += accepted + 1;
+    out.drafted += k;
+  }
+  out.plain_seconds = length.costs().seconds[0] * static_cast<double>(out.tokens);
+  return out;
+}
+
+TEST(DraftLength, DraftsFarWhereDraftsAreFreeAndAccepted) {
+  DraftLength length(linear_costs(0.02));
+  simulate(length, 200, 0.95, 1);
+  EXPECT_EQ(length.choose(), kMostAutoDrafts);
+}
+
+TEST(DraftLength, StopsWhereNothingIsAcceptedAndStaysWithinThreePercentOfPlain) {
+  for (const double draft : {0.05, 0.3, 0.6}) {
+    DraftLength length(linear_costs(draft));
+    simulate(length, 40, 0.0, 1);  // the first drafts, until it knows
+    const Outcome out = simulate(length, 2000, 0.0, 2);
+    EXPECT_LE(out.seconds, out.plain_seconds * 1.03) << draft;
+    EXPECT_GT(out.drafted, 0) << "it must go on trying";
+  }
+}
+
+TEST(DraftLength, ComesBackWhenTheDrafterBecomesGood) {
+  DraftLength length(linear_costs(0.2));
+  simulate(length, 500, 0.0, 1);
+  simulate(length, 3000, 0.9, 2);
+  EXPECT_GE(length.choose(), 2);
+  EXPECT_GT(length.acceptance(1), 0.75);
+}
+
+RC_GTEST_PROP(DraftLength, IsNeverFarFromTheBestFixedLength, ()) {
+  const double draft = *rc::gen::inRange(5, 60) / 100.0, rate = *rc::gen::inRange(0, 95) / 100.0;
+  DraftLength length(linear_costs(draft));
+  simulate(length, 300, rate, *rc::gen::arbitrary<uint32_t>());
+  const Outcome out = simulate(length, 3000, rate, *rc::gen::arbitrary<uint32_t>());
+  double best = 0, expected = 1, reached = 1;
+  for (int k = 0; k <= kMostAutoDrafts; ++k) {
+    if (k > 0) expected += reached *= rate;
+    best = std::max(best, expected / length.costs().seconds[static_cast<size_t>(k)]);
+  }
+  // The estimates waver with the last thirty drafts, so that a neighbour of the best length is chosen now and then.
+  RC_ASSERT(static_cast<double>(out.tokens) / out.seconds > 0.9 * best);
+}
+
+TEST(DraftLength, AcceptanceCountsTheDepthsThatWereReached) {
+  DraftLength length(linear_costs(0.1));
+  const double prior = length.acceptance(1);
+  length.observe(3, 1);  // depth 1 accepted, depth 2 not, depth 3 never reached
+  EXPECT_GT(length.acceptance(1), prior);
+  EXPECT_LT(length.acceptance(2), length.acceptance(1));
+  EXPECT_DOUBLE_EQ(length.acceptance(3), length.acceptance(2));
+}
+
+TEST(DraftLength, AutomaticDraftingDoesNotChangeTheOutput) {
+  Runtime& runtime = shared_runtime();
+  const auto costs = measure_cycle_costs(runtime);
+  ASSERT_TRUE(costs.ok()) << costs.status().message();
+  for (size_t k = 1; k < costs->seconds.size(); ++k) EXPECT_GE(costs->seconds[k], costs->seconds[k - 1]);
+  EXPECT_GT(costs->seconds[0], 0);
+  const std::vector<int32_t> prompt = prompt_tokens(runtime, "Count from one to fifty, in words.");
+  GenerateOptions options;
+  options.max_new_tokens = 330;
+  options.ignore_end = true;
+  const GenerateResult plain = generate(runtime, prompt, options).value();
+  options.draft_tokens = kAutoDraftTokens;
+  // Free drafts are always made; dear ones are given up, and tried again after a pause that the drafter's features outlast.
+  DraftLength free(linear_costs(0.0)), dear(linear_costs(3.0));
+  for (DraftLength* length : {&free, &dear, static_cast<DraftLength*>(nullptr)}) {
+    options.draft_length = length;
+    const GenerateResult automatic = generate(runtime, prompt, options).value();
+    EXPECT_EQ(plain.tokens, automatic.tokens);
+    EXPECT_EQ(automatic.draft.k, kAutoDraftTokens);
+    EXPECT_EQ(automatic.draft.accepted + automatic.draft.cycles, static_cast<int64_t>(automatic.tokens.size()) - 1);
+    if (length == &free) {
+      EXPECT_GT(automatic.draft.drafted, automatic.draft.cycles);
+    }
+    if (length == &dear) {
+      EXPECT_GT(automatic.draft.drafted, 0);
+      EXPECT_LT(automatic.draft.drafted, automatic.draft.cycles / 10);
+    }
+  }
+}
+
+}  // namespace
+}  // namespace aerie
