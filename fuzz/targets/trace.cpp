@@ -10,8 +10,8 @@ void aerie::fuzz::trace(std::span<const uint8_t> input) {
   static const bool written = [] {
     const std::vector<uint8_t> states(2 * 2 * 2 * 2), tokens(2 * 8);
     for (const char* name : {"hs_0.safetensors", "hs_1.safetensors"}) {
-      const Status status = write_safetensors(
-          folder / name, {{"hidden_states", DType::kBF16, {2, 2, 2}, states}, {"token_ids", DType::kI64, {2}, tokens}});
+      const Status status =
+          write_safetensors(folder / name, {{"hidden_states", DType::kBF16, {2, 2, 2}, states}, {"token_ids", DType::kI64, {2}, tokens}});
       if (!status.ok()) return false;
     }
     return true;

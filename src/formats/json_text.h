@@ -11,8 +11,9 @@ namespace aerie {
 /// A value takes some 20 times the bytes of its shortest text, so this and not the text's size bounds the memory of a tree.
 inline constexpr size_t kMaxJsonValues = 1'000'000;
 
-/// Parses `text`. kResource when it holds more than kMaxJsonValues values. kCorrupt when it is no valid JSON, nests deeper than `max_depth`, or an object repeats a key (of which
-/// readers would silently keep one). Nothing is thrown. The caller bounds the text's size.
+/// Parses `text`. kResource when it holds more than kMaxJsonValues values. kCorrupt when it is no valid JSON, nests deeper than
+/// `max_depth`, or an object repeats a key (of which readers would silently keep one). Nothing is thrown. The caller bounds the text's
+/// size.
 Expected<nlohmann::json> parse_json(std::string_view text, int max_depth = 64);
 
 }  // namespace aerie

@@ -17,7 +17,7 @@ namespace aerie {
 struct TorchContents {
   MappedFile file;
   PickleGraph graph;
-  std::vector<TensorView> views;              // of graph.tensors
+  std::vector<TensorView> views;             // of graph.tensors
   std::vector<std::vector<uint8_t>> copies;  // of those that are not contiguous
 };
 
@@ -71,8 +71,8 @@ Expected<std::vector<std::span<const uint8_t>>> find_storages(const PickleGraph&
     if (record == records.end()) return corrupt("storage {} has no record in the archive", printable(storage.key));
     const auto bytes = checked_mul(storage.count, static_cast<uint64_t>(block_bytes(storage.type)));
     if (!bytes || *bytes != record->second.size()) {
-      return corrupt("storage {} of {} {} values has a record of {} bytes", printable(storage.key), storage.count,
-                     dtype_name(storage.type), record->second.size());
+      return corrupt("storage {} of {} {} values has a record of {} bytes", printable(storage.key), storage.count, dtype_name(storage.type),
+                     record->second.size());
     }
     out.push_back(record->second);
   }
@@ -156,13 +156,9 @@ bool looks_like_torch(std::span<const uint8_t> file) {
   return begins_with(file, kZipBegin) || begins_with(file, kGzipBegin) || begins_with(file, kLegacyBegin);
 }
 
-std::optional<bool> TorchValue::boolean() const {
-  return kind() == PickleKind::kBool ? std::optional(item_.integer != 0) : std::nullopt;
-}
+std::optional<bool> TorchValue::boolean() const { return kind() == PickleKind::kBool ? std::optional(item_.integer != 0) : std::nullopt; }
 
-std::optional<int64_t> TorchValue::integer() const {
-  return kind() == PickleKind::kInt ? std::optional(item_.integer) : std::nullopt;
-}
+std::optional<int64_t> TorchValue::integer() const { return kind() == PickleKind::kInt ? std::optional(item_.integer) : std::nullopt; }
 
 std::optional<double> TorchValue::real() const { return kind() == PickleKind::kFloat ? std::optional(item_.real) : std::nullopt; }
 

@@ -325,9 +325,10 @@ class Interpreter {
     for (size_t i = 0; i < std::size(kGlobals); ++i) {
       if (kGlobals[i].module == module && kGlobals[i].name == name) return push(item_at(PickleKind::kGlobal, i));
     }
-    return unsupported("the global {} is not read: nothing in a file is called, and only tensors of plain types, OrderedDict and "
-                       "torch.Size stand for data; save a plain dict of tensors with torch.save",
-                       printable(std::string(module) + "." + std::string(name)));
+    return unsupported(
+        "the global {} is not read: nothing in a file is called, and only tensors of plain types, OrderedDict and "
+        "torch.Size stand for data; save a plain dict of tensors with torch.save",
+        printable(std::string(module) + "." + std::string(name)));
   }
 
   // ("storage", type, key, device, elements): the bytes lie beside the pickle.
@@ -400,8 +401,10 @@ class Interpreter {
 
   // (storage, offset, shape, strides, requires_grad, backward_hooks[, metadata])
   Status tensor(const std::vector<PickleItem>& arguments) {
-    if (arguments.size() != 6 && arguments.size() != 7) return unsupported("it is made from {} arguments; expected 6 or 7", arguments.size());
-    if (arguments[0].kind != PickleKind::kStorage) return corrupt("it is made of {}; expected a storage", pickle_kind_name(arguments[0].kind));
+    if (arguments.size() != 6 && arguments.size() != 7)
+      return unsupported("it is made from {} arguments; expected 6 or 7", arguments.size());
+    if (arguments[0].kind != PickleKind::kStorage)
+      return corrupt("it is made of {}; expected a storage", pickle_kind_name(arguments[0].kind));
     if (arguments[1].kind != PickleKind::kInt || arguments[1].integer < 0) return corrupt("its offset is no number from 0");
     if (!is_empty(arguments[5]) || (arguments.size() == 7 && !is_empty(arguments[6]))) {
       return unsupported("it has hooks or marks (such as a pending conjugation or negation); save a clone of it");
@@ -532,7 +535,8 @@ class Checker {
     for (size_t i = 1; i < dict.sorted.size(); ++i) {
       const PickleItem key = dict.items[dict.sorted[i]].first;
       if (compare(dict.items[dict.sorted[i - 1]].first, key) != 0) continue;
-      return corrupt("a dict has the key {} twice", key.kind == PickleKind::kInt ? std::to_string(key.integer) : printable(graph_.string(key)));
+      return corrupt("a dict has the key {} twice",
+                     key.kind == PickleKind::kInt ? std::to_string(key.integer) : printable(graph_.string(key)));
     }
     return Status();
   }

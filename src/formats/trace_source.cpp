@@ -155,7 +155,8 @@ class SpeculatorsSource : public TraceSource {
     AERIE_ASSIGN(out.trace.tokens, read_numbers("token_ids", *tokens, kMostTokens));
     AERIE_ASSIGN(const TensorView* states, states_of(file));
     if (states->shape[1] != slots_.size() || states->shape[2] != static_cast<uint64_t>(hidden_)) {
-      return corrupt("hidden_states has shape {}; the first row has {} states of {} values", states->shape_string(), slots_.size(), hidden_);
+      return corrupt("hidden_states has shape {}; the first row has {} states of {} values", states->shape_string(), slots_.size(),
+                     hidden_);
     }
     TensorView flat = *states;
     flat.shape = {states->shape[0], states->shape[1] * states->shape[2]};
@@ -171,8 +172,9 @@ class SpeculatorsSource : public TraceSource {
       return Status();
     }
     if (!without_mask_) {
-      return invalid_argument("the states of a speculators data set have no mask: give its rows as JSON lines of input_ids and loss_mask "
-                              "(datasets.load_from_disk(FOLDER).to_json(FILE) writes them), or take every token for an answer's");
+      return invalid_argument(
+          "the states of a speculators data set have no mask: give its rows as JSON lines of input_ids and loss_mask "
+          "(datasets.load_from_disk(FOLDER).to_json(FILE) writes them), or take every token for an answer's");
     }
     out.has_mask = false;
     out.trace.mask.assign(out.trace.length(), 1);
@@ -232,8 +234,10 @@ Expected<std::unique_ptr<TraceSource>> TraceSource::open(const std::string& path
   if (!rows.empty()) return SpeculatorsSource::open(std::move(rows), options);
   AERIE_ASSIGN(std::vector<std::string> files, list_torch_traces(path));
   if (!files.empty()) return open_torch_traces(std::move(files));
-  return not_found("{}: it holds no traces that are read; expected Aerie's manifest.json, hs_*.safetensors (speculators), data_*.ckpt or "
-                   "data_*.ckpt.gz (SpecForge, SafeAILab), or *.pt (Model-Optimizer)", path);
+  return not_found(
+      "{}: it holds no traces that are read; expected Aerie's manifest.json, hs_*.safetensors (speculators), data_*.ckpt or "
+      "data_*.ckpt.gz (SpecForge, SafeAILab), or *.pt (Model-Optimizer)",
+      path);
 }
 
 }  // namespace aerie

@@ -16,8 +16,8 @@ struct StateSlot {
   enum class Norm { kRaw, kNormed, kUnknown };
 
   Kind kind = Kind::kAux;
-  int number = 0;            // the boundary; or which of the aux states, in the order of the drafter's feature
-  Norm norm = Norm::kRaw;    // of kFinal: whether the target's final norm has been applied. Boundary N is not normed
+  int number = 0;          // the boundary; or which of the aux states, in the order of the drafter's feature
+  Norm norm = Norm::kRaw;  // of kFinal: whether the target's final norm has been applied. Boundary N is not normed
 
   /// "boundary 2", "aux 0", "final (norm unknown)".
   std::string name() const;
@@ -25,8 +25,8 @@ struct StateSlot {
 
 /// One conversation. Position i holds the states after token i was read.
 struct Conversation {
-  std::string id;  // for people: the row's number or the file's name
-  Trace trace;     // slots in the order of TraceSource::slots()
+  std::string id;        // for people: the row's number or the file's name
+  Trace trace;           // slots in the order of TraceSource::slots()
   bool has_mask = true;  // false: nothing was stored, and the mask is all ones
 };
 

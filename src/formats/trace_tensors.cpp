@@ -33,7 +33,8 @@ int64_t integer_at(const TensorView& tensor, uint64_t i) {
 }
 
 bool is_integer(DType type) {
-  return type == DType::kI64 || type == DType::kI32 || type == DType::kI16 || type == DType::kI8 || type == DType::kU8 || type == DType::kBool;
+  return type == DType::kI64 || type == DType::kI32 || type == DType::kI16 || type == DType::kI8 || type == DType::kU8 ||
+         type == DType::kBool;
 }
 
 // An exponent of all ones is infinity or NaN.

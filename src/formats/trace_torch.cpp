@@ -81,8 +81,10 @@ class TorchSource : public TraceSource {
   Status learn(const TorchFile& file) {
     format_ = format_of(file);
     if (format_ == nullptr) {
-      return unsupported("it is no trace that is known: it holds {}; expected input_ids with hidden_state and aux_hidden_state (SpecForge), "
-                         "hidden_states and aux_hidden_states (Model-Optimizer), or hidden_state (SafeAILab)", keys_of(file.root()));
+      return unsupported(
+          "it is no trace that is known: it holds {}; expected input_ids with hidden_state and aux_hidden_state (SpecForge), "
+          "hidden_states and aux_hidden_states (Model-Optimizer), or hidden_state (SafeAILab)",
+          keys_of(file.root()));
     }
     AERIE_ASSIGN(const Extent final, extent_of({format_->final, tensor_of(file, format_->final)}));
     if (final.width > kMaxHidden) return corrupt("{} has {} values a position; the limit is {}", format_->final, final.width, kMaxHidden);
@@ -90,9 +92,11 @@ class TorchSource : public TraceSource {
     if (format_->aux != nullptr) {
       AERIE_ASSIGN(const Extent aux, extent_of({format_->aux, tensor_of(file, format_->aux)}));
       if (aux.width % final.width != 0) {
-        return corrupt("{} has {} values a position; expected a multiple of {}, the width of {}", format_->aux, aux.width, final.width, format_->final);
+        return corrupt("{} has {} values a position; expected a multiple of {}, the width of {}", format_->aux, aux.width, final.width,
+                       format_->final);
       }
-      for (int i = 0; i < static_cast<int>(aux.width / final.width); ++i) slots_.push_back({StateSlot::Kind::kAux, i, StateSlot::Norm::kRaw});
+      for (int i = 0; i < static_cast<int>(aux.width / final.width); ++i)
+        slots_.push_back({StateSlot::Kind::kAux, i, StateSlot::Norm::kRaw});
     }
     slots_.push_back({StateSlot::Kind::kFinal, 0, format_->norm});
     return Status();

@@ -76,8 +76,8 @@ std::string changed(const Change& change) {
 TEST(TorchHostile, Archives) {
   const std::string valid = torch_archive(small_pickle()).build();
   std::string parts = valid, nowhere = valid, many = valid;
-  parts[parts.size() - 18] = 1;     // "number of this disk"
-  nowhere[nowhere.size() - 3] = 1;  // the top byte of the directory's offset
+  parts[parts.size() - 18] = 1;                                      // "number of this disk"
+  nowhere[nowhere.size() - 3] = 1;                                   // the top byte of the directory's offset
   for (const size_t at : {14, 12}) many[many.size() - at] = '\x30';  // both entry counts
   expect_refused({
       {"Empty", "", StatusCode::kCorrupt, "no zip archive, as torch.save writes them"},
@@ -92,23 +92,28 @@ TEST(TorchHostile, Archives) {
       {"SizeWraps", changed([](ZipBuilder& zip) {
          zip.entries[2].zip64 = true;
          zip.entries[2].size_error = -25;
-       }), StatusCode::kCorrupt, "its 18446744073709551615 bytes at offset"},
+       }),
+       StatusCode::kCorrupt, "its 18446744073709551615 bytes at offset"},
       {"OffsetWraps", changed([](ZipBuilder& zip) {
          zip.entries[2].zip64 = true;
          zip.entries[2].offset_error = INT64_MIN;
-       }), StatusCode::kCorrupt, "its header is not at offset"},
-      {"HeaderElsewhere", changed([](ZipBuilder& zip) { zip.entries[2].offset_error = 1; }), StatusCode::kCorrupt, "its header is not at offset"},
+       }),
+       StatusCode::kCorrupt, "its header is not at offset"},
+      {"HeaderElsewhere", changed([](ZipBuilder& zip) { zip.entries[2].offset_error = 1; }), StatusCode::kCorrupt,
+       "its header is not at offset"},
       {"OtherName", changed([](ZipBuilder& zip) { zip.entries[2].local_name = "archive/data/1"; }), StatusCode::kCorrupt,
        "its header bears another name"},
       {"Overlap", changed([](ZipBuilder& zip) { zip.entries[1].size_error = 40; }), StatusCode::kCorrupt,
        "the entries 'archive/byteorder' and 'archive/data/0' overlap"},
       {"NameTwice", changed([](ZipBuilder& zip) { zip.add("archive/data/0", "x"); }), StatusCode::kCorrupt,
        "the entry 'archive/data/0' is there twice"},
-      {"TooManyEntries", changed([](ZipBuilder& zip) { zip.entry_count_error = 1; }), StatusCode::kCorrupt, "the directory names 5 entries but holds 4"},
+      {"TooManyEntries", changed([](ZipBuilder& zip) { zip.entry_count_error = 1; }), StatusCode::kCorrupt,
+       "the directory names 5 entries but holds 4"},
       {"ImpossibleCount", many, StatusCode::kCorrupt, "the directory of "},
       {"SeveralParts", parts, StatusCode::kUnsupported, "one part of several"},
       {"DirectoryNowhere", nowhere, StatusCode::kCorrupt, "does not lie in the"},
-      {"NoPickle", changed([](ZipBuilder& zip) { zip.entries[0].name = "archive/other"; }), StatusCode::kUnsupported, "the archive has no data.pkl"},
+      {"NoPickle", changed([](ZipBuilder& zip) { zip.entries[0].name = "archive/other"; }), StatusCode::kUnsupported,
+       "the archive has no data.pkl"},
       {"TwoPickles", changed([](ZipBuilder& zip) { zip.add("b/data.pkl", "x"); }), StatusCode::kCorrupt,
        "a data.pkl in 'archive' and in 'b'; expected one"},
       {"BigEndian", changed([](ZipBuilder& zip) { zip.entries[1].data = "big"; }), StatusCode::kUnsupported,
@@ -145,17 +150,21 @@ TEST(TorchHostile, Pickles) {
        "data.pkl: byte 2: the global 'os.system' is not read: nothing in a file is called"},
       {"Eval", with(p().global("builtins", "eval").text("1").raw("\x85R")), StatusCode::kUnsupported, "the global 'builtins.eval'"},
       {"GlobalWithADot", with(p().global("torch", "_utils._rebuild_tensor_v2")), StatusCode::kUnsupported, "is not read"},
-      {"StackGlobal", with(p().text("os").text("system").raw("\x93")), StatusCode::kUnsupported, "byte 20: the opcode STACK_GLOBAL is not read"},
+      {"StackGlobal", with(p().text("os").text("system").raw("\x93")), StatusCode::kUnsupported,
+       "byte 20: the opcode STACK_GLOBAL is not read"},
       {"NewObject", with(p().raw(")\x81")), StatusCode::kUnsupported, "byte 3: the opcode NEWOBJ is not read"},
       {"Instance", with(p().raw("(ios\nsystem\n")), StatusCode::kUnsupported, "the opcode INST is not read"},
       {"Extension", with(p().raw("\x82\x01")), StatusCode::kUnsupported, "the opcode EXT1 is not read"},
       {"NoOpcode", with(p().raw("\xff")), StatusCode::kUnsupported, "the opcode 0xff is not read"},
       {"GlobalWithoutEnd", with(p().raw("ctorch")), StatusCode::kCorrupt, "a line of at most 512 bytes was expected"},
-      {"BareGlobal", with(p().global("torch", "FloatStorage")), StatusCode::kUnsupported, "a value is a global; expected tensors and plain values"},
+      {"BareGlobal", with(p().global("torch", "FloatStorage")), StatusCode::kUnsupported,
+       "a value is a global; expected tensors and plain values"},
       {"BareStorage", with(p().raw("]").storage("FloatStorage", "0", 6).raw("a")), StatusCode::kUnsupported, "a value is a bare storage"},
       {"CallOfANumber", with(p().integer(1).raw(")R")), StatusCode::kCorrupt, "an integer is called with a tuple"},
-      {"CallOfAType", with(p().global("torch", "FloatStorage").raw(")R")), StatusCode::kUnsupported, "torch.FloatStorage is called with arguments"},
-      {"OrderedDictOfPairs", with(p().global("collections", "OrderedDict").raw("]\x85R")), StatusCode::kUnsupported, "collections.OrderedDict is called"},
+      {"CallOfAType", with(p().global("torch", "FloatStorage").raw(")R")), StatusCode::kUnsupported,
+       "torch.FloatStorage is called with arguments"},
+      {"OrderedDictOfPairs", with(p().global("collections", "OrderedDict").raw("]\x85R")), StatusCode::kUnsupported,
+       "collections.OrderedDict is called"},
       {"AttributesOfATensor", with(tensor(6, 0, {6}, {1}).raw("}b")), StatusCode::kUnsupported, "attributes are set on a tensor"},
       {"CutOff", torch_archive(small_pickle().substr(0, 30)).build(), StatusCode::kCorrupt, "data.pkl: byte "},
       {"NothingAtAll", torch_archive("").build(), StatusCode::kCorrupt, "data.pkl: byte 0: 1 bytes were expected but only 0 remain"},
@@ -179,7 +188,8 @@ TEST(TorchHostile, Pickles) {
       {"DictInItsList", with(p().raw("}q").raw(std::string(1, '\0')).text("k").raw("]h").raw(std::string(1, '\0')).raw("as")),
        StatusCode::kCorrupt, "a dict holds itself"},
       {"TooDeep", nested_lists(65), StatusCode::kCorrupt, "values nest deeper than 64 levels"},
-      {"ManyValues", with(p().raw("(").raw(std::string(1'000'001, 'N')).raw("t")), StatusCode::kResource, "it makes more than 1000000 values"},
+      {"ManyValues", with(p().raw("(").raw(std::string(1'000'001, 'N')).raw("t")), StatusCode::kResource,
+       "it makes more than 1000000 values"},
       {"ManyMarks", with(p().raw(std::string(1'000'001, '('))), StatusCode::kResource, "it makes more than 1000000 values"},
       {"LongPickle", with(p().text(std::string(64 << 20, ' '))), StatusCode::kResource, "the limit is 67108864"},
       {"ProtocolInTheMiddle", with(p().raw("N\x80\x02")), StatusCode::kCorrupt, "the protocol is named in the middle"},
@@ -200,7 +210,8 @@ TEST(TorchHostile, Pickles) {
        "its shape has more than 8 numbers"},
       {"EmptyStorage", with(tensor(0, 0, {}, {})), StatusCode::kCorrupt, "leaves its storage '0' of 0 elements"},
       {"StorageNotWhatItWas", with(two_views), StatusCode::kCorrupt, "storage '0' is named as F32 x 6 and as I32 x 6"},
-      {"StorageWithoutItsForm", with(p().text("0").raw("Q")), StatusCode::kCorrupt, "is not of the form ('storage', type, key, device, elements)"},
+      {"StorageWithoutItsForm", with(p().text("0").raw("Q")), StatusCode::kCorrupt,
+       "is not of the form ('storage', type, key, device, elements)"},
       {"StorageOfADict", with(p().raw("(").text("storage").global("collections", "OrderedDict").text("0").text("cpu").integer(6).raw("tQ")),
        StatusCode::kCorrupt, "is not of the form"},
       {"TensorOfNothing", with(p().global("torch._utils", "_rebuild_tensor_v2").raw("(NNNNNNtR")), StatusCode::kCorrupt,
@@ -263,7 +274,8 @@ TEST(TorchHostile, AGzipThatIsCutOffSaysSo) {
 TEST(TorchHostile, NoTruncationIsRead) {
   for (const char* name : {"torch/views.pt", "torch/values.pt"}) {
     const std::string bytes = read_bytes(data_path(name));
-    for (size_t length = 0; length < bytes.size(); ++length) ASSERT_FALSE(open_bytes(bytes.substr(0, length)).ok()) << name << " " << length;
+    for (size_t length = 0; length < bytes.size(); ++length)
+      ASSERT_FALSE(open_bytes(bytes.substr(0, length)).ok()) << name << " " << length;
   }
 }
 

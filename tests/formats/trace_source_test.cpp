@@ -233,9 +233,10 @@ TEST_F(SpeculatorsTraces, AreReadWithTheirRows) {
   write_row(0, {4, 5, 6});
   write_row(2, {7, 8});
   folder_.write("hidden_states/hs_0.safetensors.lock", "");
-  const auto source = open(folder_.write("rows.jsonl", "{\"input_ids\": [4, 5, 6], \"loss_mask\": [0, 1, 1], \"seq_len\": 3}\n"
-                                                       "{\"input_ids\": [1], \"loss_mask\": [1]}\n\n"
-                                                       "{\"input_ids\": [7, 8], \"loss_mask\": [0, 1]}"));
+  const auto source = open(folder_.write("rows.jsonl",
+                                         "{\"input_ids\": [4, 5, 6], \"loss_mask\": [0, 1, 1], \"seq_len\": 3}\n"
+                                         "{\"input_ids\": [1], \"loss_mask\": [1]}\n\n"
+                                         "{\"input_ids\": [7, 8], \"loss_mask\": [0, 1]}"));
   ASSERT_TRUE(source.ok()) << source.status().message();
   EXPECT_EQ((*source)->format(), "speculators");
   EXPECT_EQ((*source)->hidden(), 2);
@@ -324,7 +325,8 @@ TEST(TraceSource, AFolderOfAerieKeepsItsManifest) {
 
 TEST(TraceSource, NothingToReadSaysWhatIsRead) {
   const TempFolder folder;
-  expect_error(TraceSource::open(folder.path()).status(), StatusCode::kNotFound, "it holds no traces that are read; expected Aerie's manifest.json");
+  expect_error(TraceSource::open(folder.path()).status(), StatusCode::kNotFound,
+               "it holds no traces that are read; expected Aerie's manifest.json");
   expect_error(TraceSource::open(folder / "absent").status(), StatusCode::kNotFound, "there are no traces here");
 }
 

@@ -65,8 +65,11 @@ TEST(FuzzMemory, OfManyTinyThingsIsBounded) {
   std::string pickle = std::string("\x80\x02(", 3);
   for (int i = 0; i < 490'000; ++i) pickle += "])";
   const std::string torch = torch_archive(pickle + "t.").build();
-  const std::pair<const char*, std::string> files[] = {
-      {"gguf", gguf}, {"safetensors", safetensors}, {"safetensors_index", index + "}}"}, {"safetensors_index", numbers + "]"}, {"torch", torch}};
+  const std::pair<const char*, std::string> files[] = {{"gguf", gguf},
+                                                       {"safetensors", safetensors},
+                                                       {"safetensors_index", index + "}}"},
+                                                       {"safetensors_index", numbers + "]"},
+                                                       {"torch", torch}};
   for (const auto& [name, bytes] : files) {
     for (const fuzz::Target& target : fuzz::targets()) {
       if (std::string_view(target.name) != name) continue;
@@ -80,7 +83,8 @@ TEST(FuzzMemory, OfManyTinyThingsIsBounded) {
 
 // The measure itself: a target that takes memory must be seen to take it.
 TEST(FuzzMemory, IsCounted) {
-  const fuzz::Target hog = {"hog", [](std::span<const uint8_t> input) { fuzz::touch(std::vector<uint8_t>(5 * input.size() + 1000)); }, 1000, {}};
+  const fuzz::Target hog = {
+      "hog", [](std::span<const uint8_t> input) { fuzz::touch(std::vector<uint8_t>(5 * input.size() + 1000)); }, 1000, {}};
   const std::vector<uint8_t> input(100'000);
   EXPECT_GE(fuzz::peak_bytes(hog, input), 501'000u);
   EXPECT_LT(fuzz::peak_bytes(hog, input), 520'000u);
