@@ -46,6 +46,8 @@ Status run_bench_command(BenchFlags& flags) {
 
   nlohmann::json cost = nlohmann::json::object();
   for (const auto& [rows, ratio] : r.verify_cost) cost[std::to_string(rows)] = ratio;
+  nlohmann::json batched = nlohmann::json::object();
+  for (const auto& [sequences, rate] : r.batched_tokens_per_second) batched[std::to_string(sequences)] = rate;
   nlohmann::json json = {{"isa", runtime->target().kernels().name},
                          {"threads", runtime->pool().size()},
                          {"load_seconds", runtime->load_seconds()},
@@ -53,7 +55,9 @@ Status run_bench_command(BenchFlags& flags) {
                          {"plain_tokens_per_second", r.plain_tokens_per_second},
                          {"plain_gb_s", r.plain_gb_s},
                          {"prefill_tokens_per_second", r.prefill_tokens_per_second},
+                         {"batched_tokens_per_second", batched},
                          {"verify_depth", flags.bench.depth},
+                         {"step_seconds", r.step_seconds},
                          {"verify_cost", cost},
                          {"peak_rss_bytes", peak_rss_bytes()}};
   if (drafter) {
@@ -74,6 +78,9 @@ Status run_bench_command(BenchFlags& flags) {
     std::printf("read ceiling        %8.1f GB/s\n", r.read_ceiling_gb_s);
     std::printf("decode, plain       %8.1f tokens/s (%.1f GB/s of weights)\n", r.plain_tokens_per_second, r.plain_gb_s);
     std::printf("prefill, 512 tokens %8.1f tokens/s\n", r.prefill_tokens_per_second);
+    std::printf("sequences together ");
+    for (const auto& [sequences, rate] : r.batched_tokens_per_second) std::printf("  %d: %.1f tokens/s", sequences, rate);
+    std::printf("\n");
     std::printf("verifying n rows at depth %d, relative to one row (%.2f ms):", flags.bench.depth, 1e3 * r.step_seconds);
     for (const auto& [rows, ratio] : r.verify_cost) std::printf("  %d: %.2f", rows, ratio);
     std::printf("\n");

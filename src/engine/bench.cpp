@@ -6,7 +6,7 @@
 #include <functional>
 
 #include "base/page_memory.h"
-#include "engine/generate.h"
+#include "engine/batch_decoder.h"
 
 namespace aerie {
 namespace {
@@ -110,6 +110,22 @@ double draft_step_seconds(Runtime& runtime, int depth, int repetitions) {
   return median(times);
 }
 
+/// Decodes `sequences` made-up sequences together for `tokens` steps.
+Expected<double> batched_rate(Runtime& runtime, int sequences, int tokens) {
+  BatchDecoder decoder(runtime, sequences, sequences, {});
+  std::vector<int32_t> last(static_cast<size_t>(sequences));
+  for (int s = 0; s < sequences; ++s) {
+    const int32_t first = (s * 101 + 7) % runtime.target().config().vocab;
+    AERIE_TRY(decoder.start(s, {&first, 1}, tokens + 1));
+  }
+  const auto start = std::chrono::steady_clock::now();
+  for (int i = 0; i < tokens; ++i) {
+    AERIE_ASSIGN(const auto results, decoder.step());
+    for (const BatchDecoder::Result& result : results) decoder.append(result.slot, {&result.next, 1});
+  }
+  return tokens * sequences / std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
+}
+
 struct Speed {
   double seconds = 0;
   int64_t tokens = 0, cycles = 0, accepted = 0;
@@ -161,6 +177,15 @@ Expected<BenchReport> run_bench(Runtime& runtime, const BenchOptions& options) {
   report.prefill_tokens_per_second = 512 / median(prefill);
   report.step_seconds = median(verify[1]);
   for (const int rows : kRows) report.verify_cost[rows] = median(verify[rows]) / report.step_seconds;
+
+  for (const int sequences : {4, 16}) {
+    std::vector<double> rates;
+    for (int i = 0; i < options.repetitions; ++i) {
+      AERIE_ASSIGN(const double rate, batched_rate(runtime, sequences, std::min(64, runtime.target().config().context - 1)));
+      rates.push_back(rate);
+    }
+    report.batched_tokens_per_second[sequences] = median(rates);
+  }
 
   std::vector<double> plain_rates, speculative_rates;
   report.identical_output = true;

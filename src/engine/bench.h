@@ -24,6 +24,7 @@ struct BenchReport {
   double prefill_tokens_per_second = 0;    // 512 tokens
   double step_seconds = 0;                 // one row at `depth`
   std::map<int, double> verify_cost;       // rows -> time of one forward relative to one row
+  std::map<int, double> batched_tokens_per_second;  // sequences decoded together, from the beginning -> tokens of all a second
   // With a drafter:
   double draft_step_cost = 0;              // one draft step relative to one target row, each by itself
   std::map<int, double> cycle_cost;        // K -> time of drafting K tokens and verifying them, relative to a plain step
