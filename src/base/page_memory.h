@@ -6,8 +6,13 @@
 
 namespace aerie {
 
+/// Bytes that this process may still take without others being pushed out or this one killed: what the system calls available, or
+/// what the control group leaves if that is less. The largest number where neither says anything.
+uint64_t available_memory();
+
 /// With ordinary pages, page walks alone take a third of the read speed of a stream. Untouched pages cost nothing. empty() where
-/// the system has no address space left. Movable, not copyable; gives its memory back when destroyed.
+/// the system has no address space left, or where a region of 64 MiB or more is larger than available_memory(): the system would
+/// promise it, and kill the process once it is used. Movable, not copyable; gives its memory back when destroyed.
 class PageMemory {
  public:
   PageMemory() = default;
