@@ -5,6 +5,7 @@
 #include "command.h"
 #include "eagle3/checkpoint.h"
 #include "eagle3/spec_fields.h"
+#include "inspect_served.h"
 
 namespace aerie::cli {
 namespace {
@@ -12,6 +13,7 @@ namespace {
 struct InspectFlags {
   std::string path, target;
   bool json = false;
+  ServedFlags served;
 };
 
 const char* source_name(Source source) {
@@ -89,6 +91,7 @@ Status inspect_target(const InspectFlags& flags, const std::string& path) {
 Status run_inspect(const InspectFlags& flags) {
   // A known name means its drafter here; the target has its own flag.
   AERIE_ASSIGN(const std::string path, resolve_drafter(flags.path));
+  if (flags.served.given()) return print_served(flags.served, path, flags.json);
   return std::filesystem::is_directory(path) ? inspect_drafter(flags, path) : inspect_target(flags, path);
 }
 
@@ -100,6 +103,7 @@ void add_inspect(CLI::App& app, Work& work) {
   command->add_option("path", flags->path, "folder of a drafter, GGUF file of a target, or the name of a known drafter")->required();
   command->add_option("-m,--model", flags->target, "also check that the drafter fits this target");
   command->add_flag("--json", flags->json, "print one JSON object");
+  flags->served.add_to(*command);
   command->callback([flags, &work] { work = [flags] { return run_inspect(*flags); }; });
 }
 

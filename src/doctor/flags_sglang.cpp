@@ -155,8 +155,7 @@ Shape automatic(const FlagContext& context, EngineSetup& setup) {
   const bool long_shape = family != nullptr && family->sglang_auto_544;
   const char* code = "automatic-shape";
   // Before 0.5.9 targets that are named nowhere got (5, 4, 8) as well; in which release that changed was not read.
-  const bool named_344 = family != nullptr && (family->sglang == SglangIds::kFirstOne || family->sglang == SglangIds::kLastBlock ||
-                                               std::string_view(family->name) == "GLM-4-MoE");
+  const bool named_344 = family != nullptr && family->sglang_auto_named;
   if (context.target_architecture.empty() || (!long_shape && !named_344 && !setup.engine.at_least(0, 5, 9))) {
     find(setup, Severity::kWarning, code,
          "no --speculative-num-steps is given, so SGLang chooses (steps, topk, draft tokens) by the target: (5, 4, 8) for Llama and Grok, "

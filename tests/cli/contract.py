@@ -138,6 +138,15 @@ class Contract(unittest.TestCase):
         self.assertIn("taps", self.done("inspect", DRAFTER).stdout)
         self.assertEqual(json.loads(self.done("inspect", model_path(), "--json").stdout)["config"]["blocks"], 30)
 
+    def test_inspect_served_by(self):
+        served = json.loads(self.done("inspect", "smollm2", "--served-by", "vllm:0.33", "--target-arch", "LlamaForCausalLM", "--target-blocks", "30", "--json").stdout)["served_by"]
+        self.assertEqual(len(served), 1)
+        self.assertEqual((served[0]["refuses"], served[0]["differences"], served[0]["spec"]["taps"]), (False, [], [2, 15, 27]))
+        sglang = json.loads(self.done("inspect", DRAFTER, "--served-by", "sglang:0.5.23", "--json").stdout)["served_by"][0]
+        self.assertTrue(sglang["refuses"])
+        self.assertIn("llama.cpp", self.done("inspect", DRAFTER, "--served-by", "all").stdout)
+        self.one_sentence(self.refused(2, "inspect", DRAFTER, "--served-by", "nonsense", says=["nonsense"]))
+
     def test_doctor(self):
         command = "serve --speculative-algorithm EAGLE3 --speculative-draft-model-path D --speculative-num-steps 1 --speculative-eagle-topk 1 --speculative-num-draft-tokens 16"
         log = self.write("log", "Decode batch, #running-req: 1, accept len: 1.62, accept rate: 0.62\n" * 5)

@@ -8,22 +8,15 @@
 
 namespace aerie {
 
-/// How SGLang turns the listed layer ids of a drafter into boundaries.
-enum class SglangIds {
-  kUnknown,         // a target that was not read; most do as kPlusOne
-  kPlusOne,         // b = id + 1
-  kFirstOne,        // b = id + 1 if the first listed id is 1, otherwise b = id (from 0.5.13; before: kPlusOne)
-  kLastBlock,       // b = id if the highest id is N, otherwise b = id + 1 (from 0.5.17; before: kPlusOne)
-  kShiftedDefault,  // b = id + 1, and the default is one later too
-};
-
 struct TargetFamily {
-  const char* name = "";     // as it is printed
-  const char* aliases = "";  // normalised architecture names, space-separated
-  SglangIds sglang = SglangIds::kUnknown;
-  bool sglang_captures_last = false;  // boundary N can be captured
+  const char* name = "";              // as it is printed
+  const char* aliases = "";           // normalised architecture names, space-separated
+  bool sglang = false;                // SGLang can capture its layers, as far as was read
   bool sglang_auto_544 = false;       // draft parameters that nobody gave are (5, 4, 8) rather than (3, 1, 4)
+  bool sglang_auto_named = false;     // they are (3, 1, 4) before 0.5.9 too
+  bool sglang_captures_last = false;  // boundary N can be captured
   bool llama_cpp_taps = false;        // llama.cpp can hand the target's layer inputs to a drafter
+  int blocks = 0;                     // N, where all of the family have the same; 0: not known
   bool dense = true;                  // no mixture of experts and no recurrent blocks
   bool vllm_024_v2 = false;           // on the list of vLLM 0.24 whose model runner is V2
 };
