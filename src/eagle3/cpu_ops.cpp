@@ -77,6 +77,14 @@ CpuOps::Tensor CpuOps::rms_norm_slices(Tensor x, std::span<const Vector> weights
   return out;
 }
 
+CpuOps::Tensor CpuOps::rms_norm_heads(Tensor x, const Vector& weight, float eps) {
+  const int width = static_cast<int>(weight.size());
+  for (int r = 0; r < x.rows; ++r) {
+    for (int at = 0; at < x.cols; at += width) kernels_->rms_norm(x.row(r) + at, weight.data(), eps, width, x.row(r) + at);
+  }
+  return x;
+}
+
 CpuOps::Tensor CpuOps::concat(Tensor a, Tensor b) {
   const Tensor out = tensor(a.rows, a.cols + b.cols);
   for (int r = 0; r < a.rows; ++r) {
@@ -94,11 +102,17 @@ CpuOps::Tensor CpuOps::linear(Tensor x, const Matrix& w) {
   return out;
 }
 
-CpuOps::Qkv CpuOps::qkv(Tensor x, const Matrix& q, const Matrix& k, const Matrix& v) {
-  const Qkv out{tensor(x.rows, q.rows()), tensor(x.rows, k.rows()), tensor(x.rows, v.rows())};
-  const Matrix* const matrices[] = {&q, &k, &v};
-  const Tensor results[] = {out.q, out.k, out.v};
-  const size_t tiles = static_cast<size_t>(q.tiles()) + static_cast<size_t>(k.tiles()) + static_cast<size_t>(v.tiles());
+CpuOps::Tensor CpuOps::add_bias(Tensor x, const Vector& bias) const {
+  if (bias.empty()) return x;
+  for (int r = 0; r < x.rows; ++r) kernels_->add(bias.data(), x.cols, x.row(r));
+  return x;
+}
+
+CpuOps::Qkv CpuOps::qkv(Tensor x, const Linear<CpuOps>& q, const Linear<CpuOps>& k, const Linear<CpuOps>& v) {
+  const Matrix* const matrices[] = {&q.weight, &k.weight, &v.weight};
+  const Tensor results[] = {tensor(x.rows, q.weight.rows()), tensor(x.rows, k.weight.rows()), tensor(x.rows, v.weight.rows())};
+  size_t tiles = 0;
+  for (const Matrix* matrix : matrices) tiles += static_cast<size_t>(matrix->tiles());
   pool_->parallel_for(tiles, kTileGrain, [&](size_t begin, size_t end) {
     size_t first = 0;  // number of the matrix's first tile in the common list
     for (int m = 0; m < 3; ++m) {
@@ -111,16 +125,18 @@ CpuOps::Qkv CpuOps::qkv(Tensor x, const Matrix& q, const Matrix& k, const Matrix
       first += count;
     }
   });
-  return out;
+  return {add_bias(results[0], q.bias), add_bias(results[1], k.bias), add_bias(results[2], v.bias)};
 }
 
-CpuOps::Tensor CpuOps::gated_mlp_in(Tensor x, const Matrix& gate, const Matrix& up) {
-  const Tensor g = tensor(x.rows, gate.rows());
-  const Tensor u = tensor(x.rows, up.rows());
-  pool_->parallel_for(static_cast<size_t>(gate.tiles()), kTileGrain, [&](size_t begin, size_t end) {
-    kernels_->matmul_float(gate, x.data, x.stride, x.rows, static_cast<int>(begin), static_cast<int>(end), g.data, g.stride);
-    kernels_->matmul_float(up, x.data, x.stride, x.rows, static_cast<int>(begin), static_cast<int>(end), u.data, u.stride);
+CpuOps::Tensor CpuOps::gated_mlp_in(Tensor x, const Linear<CpuOps>& gate, const Linear<CpuOps>& up) {
+  const Tensor g = tensor(x.rows, gate.weight.rows());
+  const Tensor u = tensor(x.rows, up.weight.rows());
+  pool_->parallel_for(static_cast<size_t>(gate.weight.tiles()), kTileGrain, [&](size_t begin, size_t end) {
+    kernels_->matmul_float(gate.weight, x.data, x.stride, x.rows, static_cast<int>(begin), static_cast<int>(end), g.data, g.stride);
+    kernels_->matmul_float(up.weight, x.data, x.stride, x.rows, static_cast<int>(begin), static_cast<int>(end), u.data, u.stride);
   });
+  add_bias(g, gate.bias);
+  add_bias(u, up.bias);
   // Whole rows: a vector kernel may treat the last columns of a call differently.
   pool_->parallel_for(static_cast<size_t>(x.rows), kRowGrain, [&](size_t begin, size_t end) {
     for (int r = static_cast<int>(begin); r < static_cast<int>(end); ++r) kernels_->silu_mul(g.row(r), u.row(r), g.cols, g.row(r));
@@ -128,29 +144,55 @@ CpuOps::Tensor CpuOps::gated_mlp_in(Tensor x, const Matrix& gate, const Matrix& 
   return g;
 }
 
-const float* CpuOps::angles(int position, int head_dim, float theta) {
-  if (head_dim != angle_head_dim_ || theta != angle_theta_) {
-    angle_table_.clear();
-    angle_head_dim_ = head_dim;
-    angle_theta_ = theta;
-  }
-  const size_t width = static_cast<size_t>(head_dim);
-  const size_t at = static_cast<size_t>(position) * width;
-  while (angle_table_.size() <= at) {
-    const size_t known = angle_table_.size();
-    angle_table_.resize(known + width);
-    kernels::rope_angles(static_cast<int>(known / width), head_dim, theta, angle_table_.data() + known,
-                         angle_table_.data() + known + width / 2);
-  }
-  return angle_table_.data() + at;
-}
-
-CpuOps::Tensor CpuOps::rope(Tensor x, int heads, int head_dim, float theta, Positions positions) {
+CpuOps::Tensor CpuOps::rope(Tensor x, int heads, int offset, const Rope& rope, Positions positions) {
+  const int width = x.cols / heads, half = rope.dim / 2;
+  const bool whole = rope.dim == width && !rope.interleaved;
+  const std::span<float> halves = rope.interleaved ? scratch<float>(static_cast<size_t>(rope.dim)) : std::span<float>();
   for (int r = 0; r < x.rows; ++r) {
-    const float* cosine = angles(positions[static_cast<size_t>(r)], head_dim, theta);
-    kernels_->rope(x.row(r), heads, head_dim, cosine, cosine + head_dim / 2);
+    const float* cosine = rope_table_.angles(rope, positions[static_cast<size_t>(r)]);
+    const float* sine = cosine + half;
+    if (whole) {
+      kernels_->rope(x.row(r), heads, width, cosine, sine);
+      continue;
+    }
+    for (int head = 0; head < heads; ++head) {
+      float* part = x.row(r) + head * width + offset;
+      if (!rope.interleaved) {
+        kernels_->rope(part, 1, rope.dim, cosine, sine);
+        continue;
+      }
+      for (int i = 0; i < rope.dim; ++i) halves[static_cast<size_t>(i / 2 + i % 2 * half)] = part[i];
+      kernels_->rope(halves.data(), 1, rope.dim, cosine, sine);
+      for (int i = 0; i < rope.dim; ++i) part[i] = halves[static_cast<size_t>(i / 2 + i % 2 * half)];
+    }
   }
   return x;
+}
+
+CpuOps::Halves CpuOps::split_heads(Tensor x, int heads, int first_width) {
+  const int width = x.cols / heads, second_width = width - first_width;
+  const Halves out{tensor(x.rows, heads * first_width), tensor(x.rows, heads * second_width)};
+  for (int r = 0; r < x.rows; ++r) {
+    for (int head = 0; head < heads; ++head) {
+      const float* from = x.row(r) + head * width;
+      std::copy_n(from, first_width, out.first.row(r) + head * first_width);
+      std::copy_n(from + first_width, second_width, out.second.row(r) + head * second_width);
+    }
+  }
+  return out;
+}
+
+CpuOps::Tensor CpuOps::join_heads(Tensor a, Tensor b, int heads) {
+  const int width = a.cols / heads;
+  const Tensor out = tensor(a.rows, a.cols + heads * b.cols);
+  for (int r = 0; r < a.rows; ++r) {
+    float* to = out.row(r);
+    for (int head = 0; head < heads; ++head) {
+      to = std::copy_n(a.row(r) + head * width, width, to);
+      to = std::copy_n(b.row(r), b.cols, to);
+    }
+  }
+  return out;
 }
 
 CpuOps::Tensor CpuOps::add(Tensor a, Tensor b) {

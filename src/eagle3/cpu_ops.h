@@ -9,8 +9,10 @@
 #include <vector>
 
 #include "base/thread_pool.h"
+#include "eagle3/draft_weights.h"
 #include "kernels/kernels.h"
 #include "models/attention.h"
+#include "models/rope.h"
 
 namespace aerie {
 
@@ -73,19 +75,27 @@ class CpuOps {
 
   Tensor rms_norm(Tensor x, const Vector& weight, float eps);
   Tensor rms_norm_slices(Tensor x, std::span<const Vector> weights, float eps);
+  /// In place: returns x.
+  Tensor rms_norm_heads(Tensor x, const Vector& weight, float eps);
   Tensor concat(Tensor a, Tensor b);
   Tensor linear(Tensor x, const Matrix& w);
+  Tensor linear(Tensor x, const Linear<CpuOps>& w) { return add_bias(linear(x, w.weight), w.bias); }
   struct Qkv {
     Tensor q, k, v;
   };
-  Qkv qkv(Tensor x, const Matrix& q, const Matrix& k, const Matrix& v);
-  Tensor gated_mlp_in(Tensor x, const Matrix& gate, const Matrix& up);
+  Qkv qkv(Tensor x, const Linear<CpuOps>& q, const Linear<CpuOps>& k, const Linear<CpuOps>& v);
+  Tensor gated_mlp_in(Tensor x, const Linear<CpuOps>& gate, const Linear<CpuOps>& up);
   /// In place: returns x.
-  Tensor rope(Tensor x, int heads, int head_dim, float theta, Positions positions);
+  Tensor rope(Tensor x, int heads, int offset, const Rope& rope, Positions positions);
+  struct Halves {
+    Tensor first, second;
+  };
+  Halves split_heads(Tensor x, int heads, int first_width);
+  Tensor join_heads(Tensor a, Tensor b, int heads);
   Tensor add(Tensor a, Tensor b);
 
  private:
-  const float* angles(int position, int head_dim, float theta);  // cos then sin, head_dim/2 each
+  Tensor add_bias(Tensor x, const Vector& bias) const;  // in place; an empty bias is none
 
   const kernels::Kernels* kernels_;
   ThreadPool* pool_;
@@ -96,9 +106,7 @@ class CpuOps {
     AttentionPlan plan;
   };
   std::optional<Attention> attention_;
-  std::vector<float> angle_table_;
-  int angle_head_dim_ = 0;
-  float angle_theta_ = 0;
+  RopeTable rope_table_;
 };
 
 }  // namespace aerie

@@ -21,7 +21,7 @@ struct DraftKv::Block {
   std::unique_ptr<std::byte, AlignedFree> memory;
 };
 
-size_t DraftKv::block_bytes() const {
+size_t DraftKv::layer_bytes() const {
   const size_t element = type_ == kernels::KvType::kF16 ? sizeof(uint16_t) : sizeof(float);
   return kernels::kv_block_elements(kv_heads_, head_dim_) * element;
 }
@@ -31,7 +31,7 @@ std::shared_ptr<DraftKv::Block> DraftKv::new_block() {
   return std::make_shared<Block>(block_bytes());
 }
 
-void DraftKv::append(const float* k, const float* v) {
+int DraftKv::append() {
   const size_t index = static_cast<size_t>(length_ / kernels::kKvBlock);
   if (index == blocks_.size()) {
     blocks_.push_back(new_block());
@@ -42,8 +42,12 @@ void DraftKv::append(const float* k, const float* v) {
     blocks_[index] = std::move(copy);
     pointers_[index] = blocks_[index]->memory.get();
   }
-  kernels::store_kv(type_, blocks_[index]->memory.get(), length_ % kernels::kKvBlock, kv_heads_, head_dim_, k, v);
-  ++length_;
+  return length_++;
+}
+
+void DraftKv::store(int layer, int slot, const float* k, const float* v) {
+  std::byte* block = blocks_[static_cast<size_t>(slot / kernels::kKvBlock)]->memory.get() + static_cast<size_t>(layer) * layer_bytes();
+  kernels::store_kv(type_, block, slot % kernels::kKvBlock, kv_heads_, head_dim_, k, v);
 }
 
 void DraftKv::truncate(int length) {
@@ -57,7 +61,7 @@ void DraftKv::truncate(int length) {
 }
 
 DraftKv DraftKv::fork(int length) const {
-  DraftKv out(type_, kv_heads_, head_dim_);
+  DraftKv out(type_, layers_, kv_heads_, head_dim_);
   out.length_ = std::clamp(length, 0, length_);
   const auto keep = static_cast<std::ptrdiff_t>((out.length_ + kernels::kKvBlock - 1) / kernels::kKvBlock);
   out.blocks_.assign(blocks_.begin(), blocks_.begin() + keep);

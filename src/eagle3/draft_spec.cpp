@@ -83,6 +83,7 @@ Status check_attention(const DraftSpec& spec) {
   if (spec.q_rank != 0) AERIE_TRY(check_range("q_rank", spec.q_rank, kMaxWidth));
   AERIE_TRY(check_range("nope_dim", spec.nope_dim, kMaxHeadDim));
   AERIE_TRY(check_range("v_dim", spec.v_dim, kMaxHeadDim));
+  AERIE_TRY(check_positive("latent_eps", spec.latent_eps));
   if (spec.nope_dim + spec.rope_dim != spec.head_dim) {
     return corrupt("head_dim is {}, expected nope_dim + rope_dim = {} + {}", spec.head_dim, spec.nope_dim, spec.rope_dim);
   }

@@ -7,6 +7,8 @@
 #include <vector>
 
 #include "base/status.h"
+#include "formats/boundary.h"
+#include "models/rope.h"
 
 namespace aerie {
 
@@ -35,23 +37,6 @@ enum class LayerLayout {
   kConcat,      // "C": concat(rms(e, input_layernorm), rms(z, hidden_norm)), 2H wide (TensorRT-LLM, next_layer_regular false)
 };
 
-enum class RopeScalingKind { kNone, kLinear, kLlama3, kYarn };
-
-/// How RoPE's frequencies are stretched beyond the context that they were trained with. Only the values of the kind have a meaning.
-struct RopeScaling {
-  RopeScalingKind kind = RopeScalingKind::kNone;
-  float factor = 1.0f;                                  // all kinds
-  int original_max_positions = 0;                       // llama3, yarn
-  float low_freq_factor = 1.0f, high_freq_factor = 4.0f;  // llama3
-  float beta_fast = 32.0f, beta_slow = 1.0f;            // yarn
-  bool truncate = true;                                 // yarn: the ramp's ends are rounded to whole dimensions
-  float magnitude = 1.0f;                               // yarn: multiplies cos and sin (its attention_factor)
-  bool operator==(const RopeScaling&) const = default;
-};
-
-/// A tap that is no boundary: the target's last state after its final norm, what its own head reads.
-inline constexpr int kFinalNormed = -1;
-
 /// Where the value of a field came from.
 enum class Source { kRead, kInferred, kDefaulted };
 struct Provenance {
@@ -71,6 +56,7 @@ struct DraftSpec {
   int head_dim = 0;                         // of queries and keys; MLA: nope_dim + rope_dim
   int q_rank = 0, kv_rank = 0;              // MLA: q_lora_rank (0: q is projected directly) and kv_lora_rank
   int nope_dim = 0, v_dim = 0;              // MLA: the part of a key that is not rotated, the width of a value
+  float latent_eps = 1e-6f;                 // MLA: of the norms of q_a and kv_a, which DeepSeek's code makes without rms_eps
   int intermediate = 0;
   bool has_fc = true;                       // false: the feature is h itself (one tap of the drafter's own width)
   bool fc_bias = false;
@@ -105,6 +91,7 @@ struct DraftSpec {
   /// Width of one head's value, and of what o reads.
   int value_dim() const { return attention == AttentionKind::kMla ? v_dim : head_dim; }
   int attended_width() const { return heads * value_dim(); }
+  Rope rope() const { return {rope_dim, rope_theta, rope_interleaved, rope_scaling}; }
   /// Width of what layer j's attention reads: 2H for the first.
   int layer_input_width(int layer) const { return layer == 0 || layout == LayerLayout::kConcat ? 2 * hidden : hidden; }
   int32_t to_target(int draft_id) const { return d2t.empty() ? draft_id : d2t[static_cast<size_t>(draft_id)]; }

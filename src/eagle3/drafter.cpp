@@ -9,36 +9,66 @@
 namespace aerie {
 namespace {
 
+/// Width of a head in the cache: the kernels take keys and values of one width, a multiple of 8.
+int padded_head_dim(const DraftSpec& spec) { return (std::max(spec.head_dim, spec.value_dim()) + 7) / 8 * 8; }
+
 /// Attention of draft_step over KV caches: appends each row to its cache, then lets it see the cache up to and with itself.
 class KvAttend {
  public:
-  KvAttend(CpuOps& ops, const DraftSpec& spec, std::span<const DraftRow> rows) : ops_(ops), spec_(spec), rows_(rows) {}
-
-  CpuTensor operator()(CpuTensor q, CpuTensor k, CpuTensor v) const {
-    const CpuTensor out = ops_.tensor(q.rows, q.cols);
-    const float scale = 1.0f / std::sqrt(static_cast<float>(spec_.head_dim));
-    const std::span<AttentionRow> visibility = ops_.scratch<AttentionRow>(rows_.size());
+  KvAttend(CpuOps& ops, const DraftSpec& spec, std::span<const DraftRow> rows)
+      : ops_(ops), spec_(spec), rows_(rows), width_(padded_head_dim(spec)), visibility_(ops.scratch<AttentionRow>(rows.size())),
+        plan_(ops.attention(spec.heads, spec.kv_heads, width_, rows[0].kv->type())) {
     int group = 0;
-    for (int r = 0; r < q.rows; ++r) {
-      const size_t at = static_cast<size_t>(r);
-      if (r > 0 && rows_[at - 1].kv != rows_[at].kv) ++group;
-      rows_[at].kv->append(k.row(r), v.row(r));
-      visibility[at] = {group, rows_[at].kv->length()};
-      for (int c = 0; c < q.cols; ++c) q.row(r)[c] *= scale;
+    for (size_t r = 0; r < rows.size(); ++r) {
+      if (r > 0 && rows[r - 1].kv != rows[r].kv) ++group;
+      const int visible = rows[r].kv->append() + 1;
+      visibility_[r] = {group, visible, spec.sliding_window == 0 ? 0 : std::max(0, visible - spec.sliding_window)};
     }
     // Only now: an append may move a cache's table of blocks.
-    const auto blocks = ops_.scratch<const void* const*>(static_cast<size_t>(group) + 1);
-    for (size_t r = 0; r < rows_.size(); ++r) blocks[static_cast<size_t>(visibility[r].group)] = rows_[r].kv->blocks();
-    AttentionPlan& plan = ops_.attention(spec_.heads, spec_.kv_heads, spec_.head_dim, rows_[0].kv->type());
-    plan.plan(visibility.data(), q.rows);
-    plan.run(ops_.pool(), ops_.kernels(), q.data, q.stride, blocks.data(), out.data, out.stride);
-    return out;
+    blocks_ = ops.scratch<const void* const*>(static_cast<size_t>(group) + 1);
+    for (size_t r = 0; r < rows.size(); ++r) blocks_[static_cast<size_t>(visibility_[r].group)] = rows[r].kv->blocks();
+    plan_.plan(visibility_.data(), static_cast<int>(rows.size()));
+  }
+
+  CpuTensor operator()(int layer, CpuTensor q, CpuTensor k, CpuTensor v) const {
+    const float scale = spec_.attention_scale / std::sqrt(static_cast<float>(spec_.head_dim));
+    q = padded(q, spec_.heads);
+    k = padded(k, spec_.kv_heads);
+    v = padded(v, spec_.kv_heads);
+    for (int r = 0; r < q.rows; ++r) {
+      const size_t at = static_cast<size_t>(r);
+      rows_[at].kv->store(layer, visibility_[at].visible - 1, k.row(r), v.row(r));
+      for (int c = 0; c < q.cols; ++c) q.row(r)[c] *= scale;
+    }
+    const CpuTensor out = ops_.tensor(q.rows, q.cols);
+    plan_.run(ops_.pool(), ops_.kernels(), q.data, q.stride, blocks_.data(), out.data, out.stride, layer * spec_.kv_heads);
+    return with_head_width(out, spec_.heads, spec_.value_dim());
   }
 
  private:
+  CpuTensor padded(CpuTensor x, int heads) const { return with_head_width(x, heads, width_); }
+
+  /// The heads of x cut off, or continued with zeros, at `width` values each; x itself where they have that width.
+  CpuTensor with_head_width(CpuTensor x, int heads, int width) const {
+    const int from = x.cols / heads, common = std::min(from, width);
+    if (from == width) return x;
+    const CpuTensor out = ops_.tensor(x.rows, heads * width);
+    for (int r = 0; r < x.rows; ++r) {
+      for (int head = 0; head < heads; ++head) {
+        float* to = std::copy_n(x.row(r) + head * from, common, out.row(r) + head * width);
+        std::fill_n(to, width - common, 0.0f);
+      }
+    }
+    return out;
+  }
+
   CpuOps& ops_;
   const DraftSpec& spec_;
   std::span<const DraftRow> rows_;
+  int width_;
+  std::span<AttentionRow> visibility_;
+  std::span<const void* const*> blocks_;
+  AttentionPlan& plan_;
 };
 
 Expected<const TensorView*> find(const DraftCheckpoint& checkpoint, const DraftTensor& wanted) {
@@ -92,14 +122,6 @@ Expected<Drafter> Drafter::create(const DraftCheckpoint& checkpoint, TargetTable
   const DraftSpec& spec = checkpoint.spec;
   AERIE_TRY(spec.validate().with_context(spec.path));
   AERIE_TRY(check_fits_target(spec, target.hidden, target.vocab, target.blocks).with_context(spec.path));
-  if (spec.layers != 1 || spec.attention != AttentionKind::kGqa || !spec.has_fc || spec.fc_bias || spec.qkv_bias || spec.o_bias ||
-      spec.mlp_bias || spec.qk_norm || spec.feature_normed_twice || !spec.head_norm || spec.logit_scale != 1.0f ||
-      spec.rope_scaling.kind != RopeScalingKind::kNone || spec.rope_dim != spec.head_dim || spec.rope_interleaved ||
-      spec.attention_scale != 1.0f || spec.sliding_window != 0) {
-    return unsupported("{}: this drafter's forward is not computed yet", spec.path);
-  }
-  if (spec.head_dim % 8 != 0)
-    return unsupported("{}: head_dim is {}, the attention kernels need a multiple of 8", spec.path, spec.head_dim);
   if (!spec.own_embedding && !target.embed)
     return invalid_argument("{}: the drafter uses its target's embedding, but none was given", spec.path);
   if (!spec.own_head && !target.head) return invalid_argument("{}: the drafter uses its target's head, but none was given", spec.path);
@@ -108,17 +130,16 @@ Expected<Drafter> Drafter::create(const DraftCheckpoint& checkpoint, TargetTable
   out.spec_ = spec;
   out.precision_ = precision;
   out.target_ = std::move(target);
-  auto& w = out.weights_;
-  w.fc_norm.resize(spec.feature_norm == FeatureNorm::kPerTap ? spec.taps.size() : 0);
-  const std::map<std::string, CpuOps::Matrix*> matrices = {{"fc", &w.fc}, {"layers.0.q", &w.q},       {"layers.0.k", &w.k},
-                                                           {"layers.0.v", &w.v},   {"layers.0.o", &w.o},       {"layers.0.gate", &w.gate},
-                                                           {"layers.0.up", &w.up}, {"layers.0.down", &w.down}, {"lm_head", &w.lm_head}};
-  std::map<std::string, CpuOps::Vector*> vectors = {{"input_norm", &w.input_norm},
-                                                    {"layers.0.input_layernorm", &w.input_layernorm},
-                                                    {"layers.0.hidden_norm", &w.hidden_norm},
-                                                    {"layers.0.post_attention_layernorm", &w.post_attention_layernorm},
-                                                    {"norm", &w.norm}};
-  for (size_t i = 0; i < w.fc_norm.size(); ++i) vectors[fmt::format("fc_norm.{}", i)] = &w.fc_norm[i];
+  out.kv_dim_ = padded_head_dim(spec);
+  std::map<std::string, CpuOps::Matrix*> matrices;
+  std::map<std::string, CpuOps::Vector*> vectors;
+  visit_weights(spec, out.weights_, [&](const std::string& name, auto& weight) {
+    if constexpr (std::is_same_v<decltype(weight), CpuOps::Matrix&>) {
+      matrices[name] = &weight;
+    } else {
+      vectors[name] = &weight;
+    }
+  });
 
   for (const DraftTensor& wanted : draft_tensors(spec)) {
     AERIE_ASSIGN(const TensorView* tensor, find(checkpoint, wanted));
@@ -126,7 +147,9 @@ Expected<Drafter> Drafter::create(const DraftCheckpoint& checkpoint, TargetTable
       AERIE_TRY(pack(*tensor, precision, *matrix->second).with_context(spec.path));
     } else if (const auto vector = vectors.find(wanted.name); vector != vectors.end()) {
       AERIE_TRY(read_row(*tensor, 0, *vector->second).with_context(spec.path));
-    } else {  // embed_tokens
+    } else if (wanted.name != "embed_tokens") {
+      return internal_error("{}: the drafter's tensor {} has no place in the forward", spec.path, wanted.name);
+    } else {
       std::vector<float> row;
       std::vector<uint16_t> rounded;
       for (uint64_t r = 0; r < tensor->rows(); ++r) {
@@ -144,9 +167,11 @@ Expected<Drafter> Drafter::create(const DraftCheckpoint& checkpoint, TargetTable
 }
 
 size_t Drafter::step_bytes() const {
-  const auto& w = weights_;
-  size_t bytes = 0;
-  for (const auto* matrix : {&w.q, &w.k, &w.v, &w.o, &w.gate, &w.up, &w.down, &w.lm_head}) bytes += matrix->bytes();
+  const auto of = [](const Linear<CpuOps>& linear) { return linear.weight.bytes(); };
+  size_t bytes = weights_.lm_head.bytes();
+  for (const auto& w : weights_.layers) {
+    for (const auto* linear : {&w.q, &w.k, &w.v, &w.q_a, &w.q_b, &w.kv_a, &w.kv_b, &w.o, &w.gate, &w.up, &w.down}) bytes += of(*linear);
+  }
   return bytes;
 }
 
@@ -180,14 +205,23 @@ void Drafter::run(CpuOps& ops, std::span<const DraftRow> rows, CpuTensor h, Draf
   }
 }
 
-void Drafter::step0(CpuOps& ops, std::span<const DraftRow> rows, const uint16_t* features, DraftStates& out) const {
+template <class Feature, class ToFloat>
+void Drafter::first_step(CpuOps& ops, std::span<const DraftRow> rows, const Feature* features, ToFloat to_float, DraftStates& out) const {
   ops.reset();
   const CpuTensor g = ops.tensor(static_cast<int>(rows.size()), spec_.feature_width());
   for (int r = 0; r < g.rows; ++r) {
-    const uint16_t* from = features + static_cast<size_t>(r) * static_cast<size_t>(g.cols);
-    std::transform(from, from + g.cols, g.row(r), bf16_to_f32);
+    const Feature* from = features + static_cast<size_t>(r) * static_cast<size_t>(g.cols);
+    std::transform(from, from + g.cols, g.row(r), to_float);
   }
   run(ops, rows, fuse_features(ops, spec_, weights_, g), out);
+}
+
+void Drafter::step0(CpuOps& ops, std::span<const DraftRow> rows, const uint16_t* features, DraftStates& out) const {
+  first_step(ops, rows, features, bf16_to_f32, out);
+}
+
+void Drafter::step0(CpuOps& ops, std::span<const DraftRow> rows, const float* features, DraftStates& out) const {
+  first_step(ops, rows, features, [](float value) { return value; }, out);
 }
 
 void Drafter::step(CpuOps& ops, std::span<const DraftRow> rows, const float* h, DraftStates& out) const {
@@ -199,15 +233,22 @@ void Drafter::step(CpuOps& ops, std::span<const DraftRow> rows, const float* h, 
 }
 
 CpuTensor Drafter::head(CpuOps& ops, const float* head_input, int n) const {
+  const auto scaled = [&](const CpuTensor& logits) {
+    if (spec_.logit_scale == 1.0f) return logits;
+    for (int r = 0; r < logits.rows; ++r) {
+      for (int c = 0; c < logits.cols; ++c) logits.row(r)[c] *= spec_.logit_scale;
+    }
+    return logits;
+  };
   if (!spec_.own_head) {
     const auto width = static_cast<size_t>(spec_.draft_vocab);
     const CpuTensor out{ops.scratch<float>(static_cast<size_t>(n) * width).data(), n, spec_.draft_vocab, width};
     target_.head(head_input, n, out.data);
-    return out;
+    return scaled(out);
   }
   // The view is only read; tensors have no const form.
   const CpuTensor x{const_cast<float*>(head_input), n, spec_.hidden, static_cast<size_t>(spec_.hidden)};
-  return ops.linear(x, weights_.lm_head);
+  return scaled(ops.linear(x, weights_.lm_head));
 }
 
 void Drafter::logits(CpuOps& ops, const float* head_input, int n, float* out) const {

@@ -55,10 +55,12 @@ class Drafter {
   /// Bytes of the weights that one step reads, the head included.
   size_t step_bytes() const;
 
-  DraftKv new_kv(kernels::KvType type = kernels::KvType::kF32) const { return {type, spec_.kv_heads, spec_.head_dim}; }
+  DraftKv new_kv(kernels::KvType type = kernels::KvType::kF32) const { return {type, spec_.layers, spec_.kv_heads, kv_dim_}; }
 
   /// Step 0: h = fc(feature). features: bf16 [n, k*Ht], as captured. Rows that share a kv are appended in the order given.
   void step0(CpuOps& ops, std::span<const DraftRow> rows, const uint16_t* features, DraftStates& out) const;
+  /// The same with features of float32, for comparing with implementations that do not round them.
+  void step0(CpuOps& ops, std::span<const DraftRow> rows, const float* features, DraftStates& out) const;
   /// A later step: h [n, H] is the feedback of the step before (it may lie in `out.feedback`).
   void step(CpuOps& ops, std::span<const DraftRow> rows, const float* h, DraftStates& out) const;
 
@@ -71,9 +73,12 @@ class Drafter {
   Drafter() = default;
   CpuTensor embed(CpuOps& ops, std::span<const DraftRow> rows) const;
   CpuTensor head(CpuOps& ops, const float* head_input, int n) const;
+  template <class Feature, class ToFloat>
+  void first_step(CpuOps& ops, std::span<const DraftRow> rows, const Feature* features, ToFloat to_float, DraftStates& out) const;
   void run(CpuOps& ops, std::span<const DraftRow> rows, CpuTensor h, DraftStates& out) const;
 
   DraftSpec spec_;
+  int kv_dim_ = 0;  // width of a head in the cache: keys and values padded to what the kernels take
   DraftPrecision precision_ = DraftPrecision::kServed;
   TargetTables target_;
   DraftWeights<CpuOps> weights_;

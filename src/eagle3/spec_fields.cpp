@@ -65,6 +65,7 @@ std::vector<SpecField> spec_fields(const DraftSpec& s) {
     add("kv_rank", s.kv_rank);
     add("nope_dim", s.nope_dim);
     add("v_dim", s.v_dim);
+    add("latent_eps", number(s.latent_eps));
   }
   add("intermediate", s.intermediate);
   add("has_fc", s.has_fc);

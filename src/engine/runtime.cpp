@@ -83,12 +83,13 @@ Expected<DraftLength*> Runtime::draft_length() {
   return &*draft_length_;
 }
 
-TargetTables tables_of(const Target& target) {
+TargetTables tables_of(Target& target, ThreadPool& pool) {
   TargetTables tables;
   tables.hidden = target.config().hidden;
   tables.vocab = target.config().vocab;
   tables.blocks = target.config().blocks;
   tables.embed = [&target](int32_t token, float* out) { target.embed(token, out); };
+  tables.head = [&target, &pool](const float* x, int n, float* logits) { target.head(pool, x, n, logits); };
   return tables;
 }
 
@@ -124,7 +125,7 @@ Expected<std::unique_ptr<Runtime>> Runtime::load(const RuntimeOptions& options) 
     AERIE_ASSIGN(const std::string folder, resolve_drafter(options.drafter));
     AERIE_ASSIGN(const DraftCheckpoint checkpoint, open_drafter(folder));
     const auto precision = options.precision == Precision::kServed ? DraftPrecision::kServed : DraftPrecision::kFloat32;
-    AERIE_ASSIGN(Drafter drafter, Drafter::create(checkpoint, tables_of(*runtime->target_), precision));
+    AERIE_ASSIGN(Drafter drafter, Drafter::create(checkpoint, tables_of(*runtime->target_, *runtime->pool_), precision));
     runtime->drafter_ = std::move(drafter);
   }
   runtime->load_seconds_ = std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();

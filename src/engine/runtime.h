@@ -60,8 +60,8 @@ class Runtime {
   double load_seconds_ = 0;
 };
 
-/// The target's embedding table and sizes, as a drafter borrows them. `target` must outlive the result.
-TargetTables tables_of(const Target& target);
+/// The target's sizes, embedding table and output matrix, as a drafter borrows them. Both must outlive the result.
+TargetTables tables_of(Target& target, ThreadPool& pool);
 
 /// A path as given, or the file behind a known model's name ("smollm2"). kNotFound says where it was looked for.
 Expected<std::string> resolve_target(const std::string& path_or_name);

@@ -202,6 +202,22 @@ Expected<std::vector<float>> to_float(const TensorView& tensor) {
   return out;
 }
 
+Expected<std::vector<int64_t>> to_integers(const TensorView& tensor) {
+  const auto read = [&]<class Integer>(Integer) -> Expected<std::vector<int64_t>> {
+    const auto bytes = checked_mul(tensor.element_count(), uint64_t{sizeof(Integer)});
+    if (!bytes || *bytes != tensor.data.size()) {
+      return corrupt("tensor {}: {} of shape {} does not fill {} bytes", tensor.name, dtype_name(tensor.type), tensor.shape_string(),
+                     tensor.data.size());
+    }
+    std::vector<Integer> values(tensor.element_count());
+    if (!values.empty()) std::memcpy(values.data(), tensor.data.data(), tensor.data.size());
+    return std::vector<int64_t>(values.begin(), values.end());
+  };
+  if (tensor.type == DType::kI64) return read(int64_t{});
+  if (tensor.type == DType::kI32) return read(int32_t{});
+  return corrupt("tensor {}: expected integers of the type I64 or I32, found {}", tensor.name, dtype_name(tensor.type));
+}
+
 float f16_to_f32(uint16_t half) { return half_to_float(half); }
 
 uint16_t f32_to_f16(float value) {

@@ -38,6 +38,8 @@ Status dequantize(DType type, const uint8_t* source, uint64_t count, float* out)
 
 /// The whole tensor as float32.
 Expected<std::vector<float>> to_float(const TensorView& tensor);
+/// The whole tensor of type I64 or I32.
+Expected<std::vector<int64_t>> to_integers(const TensorView& tensor);
 
 // Scalar conversions. bf16 rounds to nearest even; NaN stays NaN.
 float f16_to_f32(uint16_t half);

@@ -126,8 +126,6 @@ Status same(const char* field, const T& mine, const T& theirs) {
 
 }  // namespace
 
-std::string boundary_name(int boundary) { return boundary == 0 ? "embed" : fmt::format("boundary {}", boundary); }
-
 std::string TraceManifest::to_json() const {
   OrderedJson source = source_json(*this);
   OrderedJson root = {{"format_version", kFormatVersion}, {"target", {{"name", target.name}}}};

@@ -16,11 +16,9 @@
 #include <vector>
 
 #include "base/status.h"
+#include "formats/boundary.h"
 
 namespace aerie {
-
-/// "embed" for boundary 0, "boundary 2" for boundary 2.
-std::string boundary_name(int boundary);
 
 struct TraceTarget {
   std::string name;    // for people; the file's SHA-256 is what identifies it

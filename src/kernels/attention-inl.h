@@ -2,7 +2,15 @@
 // unit that defines Simd.
 //
 // Queries are taken in groups that share every load of a key or value. A score has one accumulator and adds over head_dim in
-// order; a value has one and adds over positions in order, up to the query's own limit: the group never enters a result.
+// order; a value has one and adds over positions in order, between the query's own limits: the group never enters a result.
+
+// Scores of one query. The softmax of a query that starts inside the chunk stores whole vectors up to one vector beyond its end.
+constexpr int kScoreStride = kAttentionChunk + 16;
+
+/// The positions of a chunk, counted from its begin, that a query sees: [begin, end), empty where end is not beyond begin.
+struct Limits {
+  int begin, end;
+};
 
 inline Simd::F exp_vector(Simd::F x);
 
@@ -11,7 +19,7 @@ inline Simd::F exp_vector(Simd::F x);
 /// hardware to follow.
 template <int G, int P, class Element>
 inline void score_positions(const Element* const* keys, const Element* const* next, const float* const* q, int head_dim,
-                            float (*scores)[kAttentionChunk]) {
+                            float (*scores)[kScoreStride]) {
   Simd::F acc[G][P];
 #pragma GCC unroll 8
   for (int i = 0; i < G; ++i) {
@@ -59,8 +67,8 @@ inline void softmax_numerators(float* scores, int limit, float* max, float* sum)
 
 /// Weighted sums of D vectors of the values from dimension `dim` on. Only the last vector may be partial: `last` dimensions.
 template <int G, int D, class Element>
-inline void weigh_values(const AttendChunk& c, size_t values, int dim, int last, const float (*weights)[kAttentionChunk], const int* limits,
-                         int common, float* out) {
+inline void weigh_values(const AttendChunk& c, size_t values, int dim, int last, const float (*weights)[kScoreStride],
+                         const Limits* limits, Limits common, float* out) {
   const auto value = [&](int p, int v) __attribute__((always_inline)) {
     const Element* at = static_cast<const Element*>(c.blocks[(c.begin + p) / kKvBlock]) + values +
                         static_cast<size_t>(p % kKvBlock) * c.head_dim + dim + v * Simd::kLanes;
@@ -72,7 +80,17 @@ inline void weigh_values(const AttendChunk& c, size_t values, int dim, int last,
 #pragma GCC unroll 4
     for (int v = 0; v < D; ++v) acc[i][v] = Simd::zero();
   }
-  for (int p = 0; p < common; ++p) {
+  // Where queries see different positions each goes alone: a zero weight would still let another row's NaN in.
+  const auto alone = [&](int i, int from, int to) __attribute__((always_inline)) {
+    for (int p = from; p < to; ++p) {
+      const Simd::F weight = Simd::set1(weights[i][p]);
+#pragma GCC unroll 4
+      for (int v = 0; v < D; ++v) acc[i][v] = Simd::fma(weight, value(p, v), acc[i][v]);
+    }
+  };
+#pragma GCC unroll 8
+  for (int i = 0; i < G; ++i) alone(i, limits[i].begin, limits[i].end < common.begin ? limits[i].end : common.begin);
+  for (int p = common.begin; p < common.end; ++p) {
     Simd::F loaded[D];
 #pragma GCC unroll 4
     for (int v = 0; v < D; ++v) loaded[v] = value(p, v);
@@ -85,12 +103,7 @@ inline void weigh_values(const AttendChunk& c, size_t values, int dim, int last,
   }
 #pragma GCC unroll 8
   for (int i = 0; i < G; ++i) {
-    // Where queries see different lengths each goes on alone: a zero weight would still let another row's NaN in.
-    for (int p = common; p < limits[i]; ++p) {
-      const Simd::F weight = Simd::set1(weights[i][p]);
-#pragma GCC unroll 4
-      for (int v = 0; v < D; ++v) acc[i][v] = Simd::fma(weight, value(p, v), acc[i][v]);
-    }
+    alone(i, common.end, limits[i].end);
 #pragma GCC unroll 4
     for (int v = 0; v < D; ++v) {
       float* target = out + static_cast<size_t>(i) * c.head_dim + dim + v * Simd::kLanes;
@@ -110,21 +123,27 @@ template <int G, class Element>
   const size_t keys = 2 * static_cast<size_t>(c.kv_head) * c.head_dim * kKvBlock;
   const size_t values = keys + static_cast<size_t>(c.head_dim) * kKvBlock;
 
-  alignas(64) float scores[G][kAttentionChunk];
-  int limits[G], most = 0, common = kAttentionChunk;
+  alignas(64) float scores[G][kScoreStride];
+  Limits limits[G], common{0, kAttentionChunk};
+  int least = kAttentionChunk, most = 0;
   for (int i = 0; i < G; ++i) {
     const int end = c.visible[first + i] < c.end ? c.visible[first + i] : c.end;
-    limits[i] = end > c.begin ? end - c.begin : 0;
-    most = limits[i] > most ? limits[i] : most;
-    common = limits[i] < common ? limits[i] : common;
+    const int begin = c.first != nullptr && c.first[first + i] > c.begin ? c.first[first + i] : c.begin;
+    limits[i] = end > begin ? Limits{begin - c.begin, end - c.begin} : Limits{0, 0};
+    least = limits[i].begin < least ? limits[i].begin : least;
+    most = limits[i].end > most ? limits[i].end : most;
+    common.begin = limits[i].begin > common.begin ? limits[i].begin : common.begin;
+    common.end = limits[i].end < common.end ? limits[i].end : common.end;
   }
+  // Nothing in common: each query goes alone all the way, before the place where the common positions would begin.
+  if (common.end < common.begin) common = {kAttentionChunk, kAttentionChunk};
   const float* const* q = c.q + first;
   const int vectors = (most + Simd::kLanes - 1) / Simd::kLanes;
   const auto key_vector = [&](int v) {
     return static_cast<const Element*>(c.blocks[c.begin / kKvBlock + v / kVectorsPerBlock]) + keys + v % kVectorsPerBlock * Simd::kLanes;
   };
-  for (int v = 0; v < vectors;) {
-    auto* target = reinterpret_cast<float(*)[kAttentionChunk]>(&scores[0][v * Simd::kLanes]);
+  for (int v = least / Simd::kLanes; v < vectors;) {
+    auto* target = reinterpret_cast<float(*)[kScoreStride]>(&scores[0][v * Simd::kLanes]);
     const Element *pointers[kWide], *next[kWide];
     const int wide = v + kWide <= vectors ? kWide : 1;
     for (int j = 0; j < wide; ++j) {
@@ -138,7 +157,9 @@ template <int G, class Element>
     }
     v += wide;
   }
-  for (int i = 0; i < G; ++i) softmax_numerators(scores[i], limits[i], c.max + first + i, c.sum + first + i);
+  for (int i = 0; i < G; ++i) {
+    softmax_numerators(scores[i] + limits[i].begin, limits[i].end - limits[i].begin, c.max + first + i, c.sum + first + i);
+  }
 
   float* out = c.acc + static_cast<size_t>(first) * c.head_dim;
   constexpr int kSpan = Simd::kValueVectors * Simd::kLanes;

@@ -65,14 +65,24 @@ void merge_chunks(int chunks, int visible, int head_dim, const float* acc, size_
   for (int d = 0; d < head_dim; ++d) out[d] /= total;
 }
 
-void rope_angles(int position, int head_dim, float theta, float* cos, float* sin) {
+void rope_frequencies(int head_dim, float theta, float* out) {
   for (int j = 0; j < head_dim / 2; ++j) {
     const float exponent = static_cast<float>(2 * j) / static_cast<float>(head_dim);
-    const float inverse_frequency = 1.0f / static_cast<float>(std::pow(static_cast<double>(theta), static_cast<double>(exponent)));
-    const double angle = static_cast<float>(position) * inverse_frequency;
+    out[j] = 1.0f / static_cast<float>(std::pow(static_cast<double>(theta), static_cast<double>(exponent)));
+  }
+}
+
+void rope_angles(int position, const float* frequencies, int pairs, float* cos, float* sin) {
+  for (int j = 0; j < pairs; ++j) {
+    const double angle = static_cast<float>(position) * frequencies[j];
     cos[j] = static_cast<float>(std::cos(angle));
     sin[j] = static_cast<float>(std::sin(angle));
   }
+}
+
+void rope_angles(int position, int head_dim, float theta, float* cos, float* sin) {
+  rope_frequencies(head_dim, theta, sin);  // read before it is overwritten, pair by pair
+  rope_angles(position, sin, head_dim / 2, cos, sin);
 }
 
 }  // namespace aerie::kernels

@@ -135,10 +135,10 @@ void attend_chunk(const AttendChunk& c) {
   const size_t keys = 2 * static_cast<size_t>(c.kv_head) * c.head_dim * kKvBlock,
                values = keys + static_cast<size_t>(c.head_dim) * kKvBlock;
   for (int i = 0; i < c.n; ++i) {
-    const int end = std::min(c.end, c.visible[i]);
+    const int begin = c.first == nullptr ? c.begin : std::max(c.begin, c.first[i]), end = std::min(c.end, c.visible[i]);
     float scores[kAttentionChunk];
     float largest = -kInfinity;
-    for (int p = c.begin; p < end; ++p) {
+    for (int p = begin; p < end; ++p) {
       float score = 0.0f;
       for (int d = 0; d < c.head_dim; ++d) {
         score += c.q[i][d] * kv_element(c.type, c.blocks[p / kKvBlock], keys + static_cast<size_t>(d) * kKvBlock + p % kKvBlock);
@@ -149,7 +149,7 @@ void attend_chunk(const AttendChunk& c) {
     float* acc = c.acc + static_cast<size_t>(i) * c.head_dim;
     std::fill(acc, acc + c.head_dim, 0.0f);
     float sum = 0.0f;
-    for (int p = c.begin; p < end; ++p) {
+    for (int p = begin; p < end; ++p) {
       const float weight = std::exp(scores[p - c.begin] - largest);
       sum += weight;
       for (int d = 0; d < c.head_dim; ++d) {

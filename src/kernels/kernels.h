@@ -118,7 +118,8 @@ struct AttendChunk {
   int begin = 0, end = 0;  // begin % kAttentionChunk == 0, end - begin <= kAttentionChunk
   int n = 0;
   const float* const* q = nullptr;  // [n] pointers to head_dim values, already scaled by 1/sqrt(head_dim)
-  const int* visible = nullptr;     // [n] query i sees positions < visible[i]
+  const int* visible = nullptr;     // [n] query i sees positions < visible[i] ...
+  const int* first = nullptr;       // [n] ... and >= first[i]; null: from 0 on
   // Results: softmax numerators' weighted sum of values (not normalised), the maximum score and the sum of numerators.
   float* acc = nullptr;  // [n][head_dim]
   float* max = nullptr;  // [n]   -inf where nothing of the chunk is visible
@@ -171,7 +172,11 @@ void store_kv(KvType type, void* block, int position, int kv_heads, int head_dim
 void merge_chunks(int chunks, int visible, int head_dim, const float* acc, size_t acc_stride, const float* max, const float* sum,
                   size_t scalar_stride, float* out);
 
-/// cos and sin (head_dim/2 each) of `position` for RoPE with base theta; angles are formed in float32, as the field's Python does.
+/// RoPE's frequencies theta^(-2j/head_dim), head_dim/2 of them.
+void rope_frequencies(int head_dim, float theta, float* out);
+/// cos and sin of position * frequencies[j] for `pairs` pairs; angles are formed in float32, as the field's Python does.
+void rope_angles(int position, const float* frequencies, int pairs, float* cos, float* sin);
+/// The same with the plain frequencies of base theta.
 void rope_angles(int position, int head_dim, float theta, float* cos, float* sin);
 
 }  // namespace aerie::kernels

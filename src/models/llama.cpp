@@ -32,6 +32,7 @@ class Llama final : public Target {
   static Expected<std::unique_ptr<Target>> load(const GgufFile& file, const TargetOptions& options, ThreadPool& pool);
 
   void embed(int32_t token, float* out) const override;
+  void head(ThreadPool& pool, const float* x, int n, float* logits) override;
   Status forward(ThreadPool& pool, const TargetBatch& batch) override;
 
  private:
@@ -54,6 +55,7 @@ class Llama final : public Target {
   Status check(const TargetBatch& batch) const;
   void plan_rows(const TargetBatch& batch);
   void read_taps(const TargetBatch& batch, int boundary) const;
+  void run_head(ThreadPool& pool, int n, float* logits);
   void store_rows(ThreadPool& pool, const TargetBatch& batch, int layer);
 
   TensorView embedding_;  // [V, H] as in the file, which the caller keeps open
@@ -119,16 +121,14 @@ Status Llama::forward(ThreadPool& pool, const TargetBatch& batch) {
     read_taps(batch, layer + 1);
   }
 
+  read_taps(batch, kFinalNormed);
+
   const int n_logits = static_cast<int>(batch.logit_rows.size());
   for (int i = 0; i < n_logits; ++i) {
     const size_t r = static_cast<size_t>(batch.logit_rows[static_cast<size_t>(i)]);
     kern.rms_norm(w.x.data() + r * hidden, output_norm_.data(), c.rms_eps, c.hidden, w.head.row(i));
-    if (is_quantized(head_)) w.head.quantize_row(kern, i);
   }
-  if (n_logits > 0) {
-    const LinearTask head[] = {{&head_, batch.logits, static_cast<size_t>(c.vocab)}};
-    run_linear(pool, kern, head, w.head, n_logits);
-  }
+  if (n_logits > 0) run_head(pool, n_logits, batch.logits);
   for (const TargetRow& row : batch.rows) row.cache->set_length(row.position + 1);
   return {};
 }
@@ -167,13 +167,37 @@ void Llama::plan_rows(const TargetBatch& batch) {
   w.plan.plan(w.rows.data(), static_cast<int>(w.rows.size()));
 }
 
+/// logits of the first n rows of the workspace's head input.
+void Llama::run_head(ThreadPool& pool, int n, float* logits) {
+  Workspace& w = *work_;
+  for (int i = 0; i < n && is_quantized(head_); ++i) w.head.quantize_row(*kernels_, i);
+  const LinearTask task[] = {{&head_, logits, static_cast<size_t>(config_.vocab)}};
+  run_linear(pool, *kernels_, task, w.head, n);
+}
+
+void Llama::head(ThreadPool& pool, const float* x, int n, float* logits) {
+  const size_t hidden = static_cast<size_t>(config_.hidden), vocab = static_cast<size_t>(config_.vocab);
+  for (int begin = 0; begin < n; begin += max_rows_) {
+    const int count = std::min(max_rows_, n - begin);
+    for (int r = 0; r < count; ++r) std::copy_n(x + static_cast<size_t>(begin + r) * hidden, hidden, work_->head.row(r));
+    run_head(pool, count, logits + static_cast<size_t>(begin) * vocab);
+  }
+}
+
+/// Rounds a state of all rows into the slots of `features` that want it. kFinalNormed may be read after the last block.
 void Llama::read_taps(const TargetBatch& batch, int boundary) const {
   const size_t hidden = static_cast<size_t>(config_.hidden), width = batch.taps.size() * hidden;
   for (size_t slot = 0; slot < batch.taps.size(); ++slot) {
     if (batch.taps[slot] != boundary) continue;
+    std::vector<float> normed(boundary == kFinalNormed ? hidden : 0);
     for (size_t r = 0; r < batch.rows.size(); ++r) {
+      const float* state = work_->x.data() + r * hidden;
+      if (boundary == kFinalNormed) {
+        kernels_->rms_norm(state, output_norm_.data(), config_.rms_eps, config_.hidden, normed.data());
+        state = normed.data();
+      }
       for (size_t i = 0; i < hidden; ++i) {
-        batch.features[r * width + slot * hidden + i] = f32_to_bf16(work_->x[r * hidden + i]);
+        batch.features[r * width + slot * hidden + i] = f32_to_bf16(state[i]);
       }
     }
   }
@@ -202,7 +226,7 @@ Status Llama::check(const TargetBatch& batch) const {
     }
   }
   for (int tap : batch.taps) {
-    if (tap < 0 || tap > config_.blocks) return invalid_argument("boundary {} does not exist: the target has 0 to {}", tap, config_.blocks);
+    if (tap != kFinalNormed && (tap < 0 || tap > config_.blocks)) return invalid_argument("boundary {} does not exist: the target has 0 to {}", tap, config_.blocks);
   }
   for (int row : batch.logit_rows) {
     if (row < 0 || static_cast<size_t>(row) >= batch.rows.size()) return internal_error("logit row {} is not in the batch", row);

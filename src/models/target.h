@@ -9,6 +9,7 @@
 
 #include "base/status.h"
 #include "base/thread_pool.h"
+#include "formats/boundary.h"
 #include "formats/gguf.h"
 #include "kernels/kernels.h"
 #include "models/kv_cache.h"
@@ -46,7 +47,7 @@ struct TargetBatch {
   std::span<const TargetRow> rows;      // n rows, 1 <= n <= max_rows
   std::span<const int> logit_rows;      // indices into rows
   float* logits = nullptr;              // [logit_rows.size(), vocab]
-  std::span<const int> taps;            // boundaries to read, any of 0..blocks, in the order wanted
+  std::span<const int> taps;            // states to read, any of 0..blocks and kFinalNormed, in the order wanted
   uint16_t* features = nullptr;         // [n, taps.size() * hidden] bf16: a tap is rounded where it is read
 };
 
@@ -68,6 +69,9 @@ class Target {
 
   /// Boundary 0 of one token: its embedding row, [hidden] floats. `token` must be in [0, vocab). Thread-safe.
   virtual void embed(int32_t token, float* out) const = 0;
+
+  /// logits [n, vocab] of x [n, hidden] through the output matrix, without the final norm. One call at a time, as forward().
+  virtual void head(ThreadPool& pool, const float* x, int n, float* logits) = 0;
 
   /// Refuses (kInvalidArgument) tokens out of range, positions beyond the cache or the model's context, too many rows.
   virtual Status forward(ThreadPool& pool, const TargetBatch& batch) = 0;

@@ -73,7 +73,9 @@ Parameters Parameters::initial(const DraftSpec& spec, const TargetTensors& targe
     Parameter p;
     p.name = tensor.name;
     p.decay = shape.size() == 2;
-    if (shape.size() == 1) {
+    if (p.name.ends_with("_bias")) {
+      p.value = at::zeros(shape, at::kFloat).to(type);
+    } else if (shape.size() == 1) {
       // Also the last norm: with the target's own weights, larger than one, the untrained drafter is wrong more loudly.
       p.value = at::ones(shape, at::kFloat).to(type);
     } else if (tensor.name == "lm_head" && mode != HeadMode::kFree) {
@@ -101,26 +103,13 @@ Parameter* Parameters::find(const std::string& name) {
 }
 
 DraftWeights<TorchOps> Parameters::view(const DraftSpec& spec, at::ScalarType matmul_type) const {
-  std::map<std::string, at::Tensor> by_name;
-  for (const Parameter& p : list_) by_name[p.name] = p.decay ? p.value.to(matmul_type) : p.value;
+  std::map<std::string, const Parameter*> by_name;
+  for (const Parameter& p : list_) by_name[p.name] = &p;
   DraftWeights<TorchOps> w;
-  w.fc = by_name["fc"];
-  w.input_norm = by_name["input_norm"];
-  if (spec.feature_norm == FeatureNorm::kPerTap) {
-    for (size_t i = 0; i < spec.taps.size(); ++i) w.fc_norm.push_back(by_name["fc_norm." + std::to_string(i)]);
-  }
-  w.input_layernorm = by_name["layers.0.input_layernorm"];
-  w.hidden_norm = by_name["layers.0.hidden_norm"];
-  w.q = by_name["layers.0.q"];
-  w.k = by_name["layers.0.k"];
-  w.v = by_name["layers.0.v"];
-  w.o = by_name["layers.0.o"];
-  w.post_attention_layernorm = by_name["layers.0.post_attention_layernorm"];
-  w.gate = by_name["layers.0.gate"];
-  w.up = by_name["layers.0.up"];
-  w.down = by_name["layers.0.down"];
-  w.norm = by_name["norm"];
-  w.lm_head = by_name["lm_head"];
+  visit_weights(spec, w, [&](const std::string& name, at::Tensor& weight) {
+    const auto found = by_name.find(name);
+    if (found != by_name.end()) weight = found->second->decay ? found->second->value.to(matmul_type) : found->second->value;
+  });
   return w;
 }
 

@@ -3,12 +3,12 @@
 
 #include <ATen/ATen.h>
 
-#include <map>
+#include <algorithm>
 #include <utility>
 #include <vector>
 
 #include "eagle3/draft_step.h"
-#include "kernels/kernels.h"
+#include "models/rope.h"
 
 namespace aerie::train {
 
@@ -39,53 +39,78 @@ class TorchOps {
     return at::cat(slices, -1);
   }
 
+  Tensor rms_norm_heads(const Tensor& x, const Vector& weight, float eps) {
+    return rms_norm(x.view({x.size(0), -1, weight.size(0)}), weight, eps).view(x.sizes());
+  }
+
   Tensor concat(const Tensor& a, const Tensor& b) { return at::cat({a, b}, -1); }
 
   Tensor linear(const Tensor& x, const Matrix& w) { return at::linear(x.to(w.scalar_type()), w).to(state_type_); }
 
-  Qkv qkv(const Tensor& x, const Matrix& q, const Matrix& k, const Matrix& v) {
-    const Tensor narrow = x.to(q.scalar_type());
+  Tensor linear(const Tensor& x, const Linear<TorchOps>& w) { return add_bias(linear(x, w.weight), w.bias); }
+
+  Qkv qkv(const Tensor& x, const Linear<TorchOps>& q, const Linear<TorchOps>& k, const Linear<TorchOps>& v) {
+    const Tensor narrow = x.to(q.weight.scalar_type());
     return {linear(narrow, q), linear(narrow, k), linear(narrow, v)};
   }
 
-  Tensor gated_mlp_in(const Tensor& x, const Matrix& gate, const Matrix& up) {
-    const Tensor narrow = x.to(gate.scalar_type());
-    return at::silu(at::linear(narrow, gate)) * at::linear(narrow, up);
+  Tensor gated_mlp_in(const Tensor& x, const Linear<TorchOps>& gate, const Linear<TorchOps>& up) {
+    const Tensor narrow = x.to(gate.weight.scalar_type());
+    return at::silu(add_bias(at::linear(narrow, gate.weight), gate.bias)) * add_bias(at::linear(narrow, up.weight), up.bias);
   }
 
-  /// Pairs (j, j + head_dim/2), as kernels::Kernels::rope.
-  Tensor rope(const Tensor& x, int heads, int head_dim, float theta, const Positions& positions) {
-    const auto [cos, sin] = angles(positions, head_dim, theta);
-    const Tensor pairs = x.view({x.size(0), heads, 2, head_dim / 2});
-    const Tensor a = pairs.select(2, 0), b = pairs.select(2, 1);  // [n, heads, head_dim/2]
-    return at::stack({a * cos - b * sin, b * cos + a * sin}, 2).view({x.size(0), heads * head_dim});
+  Tensor rope(const Tensor& x, int heads, int offset, const Rope& rope, const Positions& positions) {
+    const auto [cos, sin] = angles(rope, positions);
+    const Tensor by_head = x.view({x.size(0), heads, -1});  // [n, heads, width]
+    const int64_t width = by_head.size(2), outer = rope.interleaved ? rope.dim / 2 : 2;
+    const int64_t which = rope.interleaved ? 3 : 2;  // the axis on which a pair's two values lie
+    const Tensor turned = by_head.narrow(2, offset, rope.dim).unflatten(2, {outer, rope.dim / outer});
+    const Tensor a = turned.select(which, 0), b = turned.select(which, 1);  // [n, heads, dim/2]
+    const Tensor rotated = at::stack({a * cos - b * sin, b * cos + a * sin}, which).flatten(2, 3);
+    if (rope.dim == width) return rotated.view(x.sizes());
+    const int64_t end = offset + rope.dim;
+    return at::cat({by_head.narrow(2, 0, offset), rotated, by_head.narrow(2, end, width - end)}, 2).view(x.sizes());
+  }
+
+  struct Halves {
+    Tensor first, second;
+  };
+  Halves split_heads(const Tensor& x, int heads, int first_width) {
+    const Tensor by_head = x.view({x.size(0), heads, -1});
+    const int64_t rest = by_head.size(2) - first_width;
+    return {by_head.narrow(2, 0, first_width).flatten(1), by_head.narrow(2, first_width, rest).flatten(1)};
+  }
+
+  Tensor join_heads(const Tensor& a, const Tensor& b, int heads) {
+    const Tensor shared = b.unsqueeze(1).expand({-1, heads, -1});
+    return at::cat({a.view({a.size(0), heads, -1}), shared}, 2).flatten(1);
   }
 
   Tensor add(const Tensor& a, const Tensor& b) { return a + b; }
 
  private:
-  struct Angles {
-    Tensor cos, sin;  // [positions, 1, head_dim/2]
-  };
+  static Tensor add_bias(const Tensor& x, const Vector& bias) { return bias.defined() ? x + bias.to(x.scalar_type()) : x; }
 
-  // The angles come from the kernels' own function: the table only saves computing them again.
-  std::pair<Tensor, Tensor> angles(const Positions& positions, int head_dim, float theta) {
+  /// cos and sin [n, 1, dim/2]. They come from the table that serving uses.
+  std::pair<Tensor, Tensor> angles(const Rope& rope, const Positions& positions) {
     const int64_t needed = positions.numel() == 0 ? 1 : positions.max().item<int64_t>() + 1;
-    Angles& table = tables_[{head_dim, theta}];
-    if (!table.cos.defined() || table.cos.size(0) < needed) {
-      const int64_t count = std::max<int64_t>(2 * needed, 256);
-      Tensor cos = at::empty({count, 1, head_dim / 2}, at::kFloat), sin = at::empty_like(cos);
+    if (rope != rope_ || !cos_.defined() || cos_.size(0) < needed) {
+      const int64_t count = std::max<int64_t>(2 * needed, 256), pairs = rope.dim / 2;
+      Tensor both = at::empty({count, 1, 2, pairs}, at::kFloat);
       for (int64_t p = 0; p < count; ++p) {
-        kernels::rope_angles(static_cast<int>(p), head_dim, theta, cos.data_ptr<float>() + p * (head_dim / 2),
-                             sin.data_ptr<float>() + p * (head_dim / 2));
+        std::copy_n(table_.angles(rope, static_cast<int>(p)), 2 * pairs, both.data_ptr<float>() + p * 2 * pairs);
       }
-      table = {cos.to(state_type_), sin.to(state_type_)};
+      rope_ = rope;
+      cos_ = both.select(2, 0).to(state_type_);
+      sin_ = both.select(2, 1).to(state_type_);
     }
-    return {table.cos.index_select(0, positions), table.sin.index_select(0, positions)};
+    return {cos_.index_select(0, positions), sin_.index_select(0, positions)};
   }
 
   at::ScalarType state_type_;
-  std::map<std::pair<int, float>, Angles> tables_;
+  Rope rope_;
+  RopeTable table_;
+  Tensor cos_, sin_;  // of all positions so far [count, 1, dim/2]
 };
 
 }  // namespace aerie::train

@@ -115,56 +115,71 @@ std::vector<double> row_weights(const std::vector<PackedBatch>& batches, double 
 
 void TttAttention::begin_step(const StepPlan& plan) {
   plan_ = &plan;
-  for (at::Tensor& keys : own_keys_) keys = keys.index_select(0, index_tensor(plan.parents));
-  for (at::Tensor& values : own_values_) values = values.index_select(0, index_tensor(plan.parents));
+  for (Layer& layer : layers_) {
+    for (at::Tensor& keys : layer.own_keys) keys = keys.index_select(0, index_tensor(plan.parents));
+    for (at::Tensor& values : layer.own_values) values = values.index_select(0, index_tensor(plan.parents));
+  }
 }
 
-at::Tensor TttAttention::operator()(const at::Tensor& q, const at::Tensor& k, const at::Tensor& v) {
+at::Tensor TttAttention::operator()(int layer, const at::Tensor& q, const at::Tensor& k, const at::Tensor& v) {
+  auto& [layer_keys, layer_values, own_keys, own_values] = layers_[static_cast<size_t>(layer)];
   const int64_t n = q.size(0), groups = spec_.kv_heads, heads = spec_.heads / spec_.kv_heads, dim = spec_.head_dim;
-  const at::Tensor queries = q.view({n, groups, heads, dim}) * (1.0 / std::sqrt(static_cast<double>(dim)));
+  const int64_t value_dim = spec_.value_dim();
+  const at::Tensor queries = q.view({n, groups, heads, dim}) * (spec_.attention_scale / std::sqrt(static_cast<double>(dim)));
   if (plan_ == &batch_.steps[0]) {
     std::vector<int64_t> sizes = batch_.document_rows;
     sizes.push_back(n - std::accumulate(sizes.begin(), sizes.end(), int64_t{0}));  // padding
     const std::vector<at::Tensor> keys = k.view({n, groups, dim}).split_with_sizes(sizes);
-    const std::vector<at::Tensor> values = v.view({n, groups, dim}).split_with_sizes(sizes);
+    const std::vector<at::Tensor> values = v.view({n, groups, value_dim}).split_with_sizes(sizes);
     for (size_t d = 0; d < batch_.document_rows.size(); ++d) {
-      keys_.push_back(keys[d].transpose(0, 1).contiguous());
-      values_.push_back(values[d].transpose(0, 1).contiguous());
+      layer_keys.push_back(keys[d].transpose(0, 1).contiguous());
+      layer_values.push_back(values[d].transpose(0, 1).contiguous());
     }
   } else {
-    own_keys_.push_back(k.view({n, groups, 1, dim}));
-    own_values_.push_back(v.view({n, groups, 1, dim}));
+    own_keys.push_back(k.view({n, groups, 1, dim}));
+    own_values.push_back(v.view({n, groups, 1, value_dim}));
   }
-  const int64_t own = static_cast<int64_t>(own_keys_.size());
+  // The newest key that a row sees is its own of this step; a window reaches back from there.
+  const int64_t window = spec_.sliding_window, step = static_cast<int64_t>(own_keys.size());
+  const int64_t hidden = window == 0 ? 0 : std::max<int64_t>(step - window, 0), own = step - hidden;
+  const auto own_key = own_keys.begin() + hidden, own_value = own_values.begin() + hidden;
   std::vector<at::Tensor> own_scores;
-  for (const at::Tensor& keys : own_keys_) own_scores.push_back((queries * keys).sum(-1, true));  // [n, groups, heads, 1]
-  const at::Tensor own_score = own == 0 ? at::Tensor() : at::cat(own_scores, -1);                 // [n, groups, heads, own]
+  for (int64_t j = 0; j < own; ++j) own_scores.push_back((queries * own_key[j]).sum(-1, true));  // [n, groups, heads, 1]
+  const at::Tensor own_score = own == 0 ? at::Tensor() : at::cat(own_scores, -1);                // [n, groups, heads, own]
 
-  const at::Tensor triangle = at::full({kMaxRun, kMaxRun}, -std::numeric_limits<float>::infinity(), q.options()).triu(1);
+  constexpr float kHidden = -std::numeric_limits<float>::infinity();
+  const at::Tensor triangle = at::full({kMaxRun, kMaxRun}, kHidden, q.options()).triu(1);
   std::vector<at::Tensor> outputs, own_weights;
   for (const RowRun& run : plan_->runs) {
-    const int64_t m = run.count, visible = run.first + run.count;
+    const int64_t m = run.count, end = run.first + run.count;
+    const int64_t oldest = run.first + step + 1 - window;  // that the run's first row sees in a window
+    const int64_t begin = window == 0 ? 0 : std::clamp<int64_t>(oldest, 0, run.first), visible = end - begin;
     const at::Tensor rows = queries.narrow(0, run.begin, m).permute({1, 0, 2, 3}).reshape({groups, m * heads, dim});
-    const at::Tensor keys = keys_[static_cast<size_t>(run.document)].narrow(1, 0, visible);
-    const at::Tensor values = values_[static_cast<size_t>(run.document)].narrow(1, 0, visible);
+    const at::Tensor keys = layer_keys[static_cast<size_t>(run.document)].narrow(1, begin, visible);
+    const at::Tensor values = layer_values[static_cast<size_t>(run.document)].narrow(1, begin, visible);
     at::Tensor scores = at::bmm(rows, keys.transpose(1, 2)).view({groups, m, heads, visible});
     // Adding a constant changes no gradient, and nobody has kept the scores yet: hidden from autograd, it costs no copy.
     scores.detach().narrow(3, visible - m, m).add_(triangle.narrow(0, 0, m).narrow(1, 0, m).unsqueeze(1));
+    if (window > 0) {
+      // Key `begin + c` is hidden from row r of the run where c < r + oldest - begin.
+      const at::Tensor before = at::full({m, visible}, kHidden, q.options()).tril(oldest - begin - 1);
+      scores.detach().add_(before.unsqueeze(1));
+    }
     if (own > 0) scores = at::cat({scores, own_score.narrow(0, run.begin, m).transpose(0, 1)}, -1);
     const at::Tensor weights = at::softmax(scores, -1);  // [groups, m, heads, visible + own]
     const at::Tensor earlier = weights.narrow(3, 0, visible).reshape({groups, m * heads, visible});
-    outputs.push_back(at::bmm(earlier, values).view({groups, m, heads, dim}).transpose(0, 1));
+    outputs.push_back(at::bmm(earlier, values).view({groups, m, heads, value_dim}).transpose(0, 1));
     if (own > 0) own_weights.push_back(weights.narrow(3, visible, own).transpose(0, 1));
   }
   const int64_t padding = n - (plan_->runs.back().begin + plan_->runs.back().count);
-  outputs.push_back(at::zeros({padding, groups, heads, dim}, q.options()));
-  at::Tensor output = at::cat(outputs, 0);  // [n, groups, heads, dim]
+  outputs.push_back(at::zeros({padding, groups, heads, value_dim}, q.options()));
+  at::Tensor output = at::cat(outputs, 0);  // [n, groups, heads, value_dim]
   if (own > 0) {
     own_weights.push_back(at::zeros({padding, groups, heads, own}, q.options()));
     const at::Tensor weight = at::cat(own_weights, 0);
-    for (int64_t j = 0; j < own; ++j) output = output + weight.narrow(3, j, 1) * own_values_[static_cast<size_t>(j)];
+    for (int64_t j = 0; j < own; ++j) output = output + weight.narrow(3, j, 1) * own_value[j];
   }
-  return output.reshape({n, spec_.heads * dim});
+  return output.reshape({n, spec_.heads * value_dim});
 }
 
 std::vector<DraftStep<TorchOps>> unroll(TorchOps& ops, const DraftSpec& spec, const DraftWeights<TorchOps>& weights,
@@ -178,7 +193,7 @@ std::vector<DraftStep<TorchOps>> unroll(TorchOps& ops, const DraftSpec& spec, co
     attention.begin_step(plan);
     const at::Tensor e = embedding.index_select(0, index_tensor(plan.tokens));
     steps.push_back(draft_step(ops, spec, weights, e, h, index_tensor(plan.positions),
-                               [&](const at::Tensor& q, const at::Tensor& k, const at::Tensor& v) { return attention(q, k, v); }));
+                               [&](int layer, const at::Tensor& q, const at::Tensor& k, const at::Tensor& v) { return attention(layer, q, k, v); }));
   }
   return steps;
 }

@@ -47,22 +47,28 @@ std::vector<StepStats> run_ttt(TorchOps& ops, const DraftSpec& spec, const Draft
 std::vector<double> row_weights(const std::vector<PackedBatch>& batches, double decay);
 
 /// Attention of an unrolled step: the step-0 keys of the rows before and of the row itself, causal within each document, plus
-/// the row's own key of every later step; one softmax over all. No mask of [rows, rows] is ever made: each run of rows is
-/// multiplied with the keys it may see, and only the triangle at their end is masked.
+/// the row's own key of every later step; one softmax over all, or over the last DraftSpec::sliding_window of them. No mask of
+/// [rows, rows] is ever made: each run of rows is multiplied with the keys it may see, and only the triangles at their ends are
+/// masked.
 class TttAttention {
  public:
-  TttAttention(const DraftSpec& spec, const PackedBatch& batch) : spec_(spec), batch_(batch) {}
+  TttAttention(const DraftSpec& spec, const PackedBatch& batch)
+      : spec_(spec), batch_(batch), layers_(static_cast<size_t>(spec.layers)) {}
   /// Moves on to `plan`; keys of the steps before are narrowed to its rows.
   void begin_step(const StepPlan& plan);
-  /// q [n, heads*head_dim], k and v [n, kv_heads*head_dim] of the current step's rows -> [n, heads*head_dim].
-  at::Tensor operator()(const at::Tensor& q, const at::Tensor& k, const at::Tensor& v);
+  /// q [n, heads*head_dim], k [n, kv_heads*head_dim] and v [n, kv_heads*value_dim] of the current step's rows in a layer ->
+  /// [n, heads*value_dim].
+  at::Tensor operator()(int layer, const at::Tensor& q, const at::Tensor& k, const at::Tensor& v);
 
  private:
+  struct Layer {
+    std::vector<at::Tensor> keys, values;          // of step 0, per document [kv_heads, rows, head_dim or value_dim]
+    std::vector<at::Tensor> own_keys, own_values;  // of each later step [n, kv_heads, 1, head_dim or value_dim]
+  };
   const DraftSpec& spec_;
   const PackedBatch& batch_;
   const StepPlan* plan_ = nullptr;
-  std::vector<at::Tensor> keys_, values_;          // of step 0, per document [kv_heads, rows, head_dim]
-  std::vector<at::Tensor> own_keys_, own_values_;  // of each later step [n, kv_heads, 1, head_dim]
+  std::vector<Layer> layers_;
 };
 
 }  // namespace aerie::train

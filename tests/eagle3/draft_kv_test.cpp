@@ -7,20 +7,28 @@
 namespace aerie {
 namespace {
 
-constexpr int kHeads = 2, kHeadDim = 8, kWidth = kHeads * kHeadDim;
+constexpr int kLayers = 2, kHeads = 2, kHeadDim = 8, kWidth = kHeads * kHeadDim;
 
+/// Each layer gets a value of its own.
 void append(DraftKv& kv, float value) {
-  const std::vector<float> k(kWidth, value), v(kWidth, -value);
-  kv.append(k.data(), v.data());
+  const int slot = kv.append();
+  for (int layer = 0; layer < kLayers; ++layer) {
+    const float own = value + 0.25f * static_cast<float>(layer);
+    const std::vector<float> k(kWidth, own), v(kWidth, -own);
+    kv.store(layer, slot, k.data(), v.data());
+  }
 }
 
-/// What slot `slot` holds: the first key value of head 0 (f32 blocks: keys as [head_dim][16]).
-float key_at(const DraftKv& kv, int slot) {
-  return static_cast<const float*>(kv.blocks()[slot / kernels::kKvBlock])[slot % kernels::kKvBlock];
+/// What slot `slot` holds in a layer, without what append() added for it: the first key value of the layer's head 0 (f32 blocks:
+/// keys as [head_dim][16]).
+float key_at(const DraftKv& kv, int slot, int layer = 0) {
+  const auto* block = static_cast<const float*>(kv.blocks()[slot / kernels::kKvBlock]);
+  const size_t at = static_cast<size_t>(layer) * kernels::kv_block_elements(kHeads, kHeadDim);
+  return block[at + static_cast<size_t>(slot % kernels::kKvBlock)] - 0.25f * static_cast<float>(layer);
 }
 
 TEST(DraftKv, AForkSharesItsBlocksUntilItWrites) {
-  DraftKv kv(kernels::KvType::kF32, kHeads, kHeadDim);
+  DraftKv kv(kernels::KvType::kF32, kLayers, kHeads, kHeadDim);
   for (int i = 0; i < 20; ++i) append(kv, static_cast<float>(i));
   DraftKv fork = kv.fork(18);
   EXPECT_EQ(fork.length(), 18);
@@ -35,12 +43,12 @@ TEST(DraftKv, AForkSharesItsBlocksUntilItWrites) {
 }
 
 TEST(DraftKv, LimitsAreClamped) {
-  DraftKv kv(kernels::KvType::kF16, kHeads, kHeadDim);
+  DraftKv kv(kernels::KvType::kF16, kLayers, kHeads, kHeadDim);
   append(kv, 1);
   kv.truncate(5);
   EXPECT_EQ(kv.length(), 1);
   EXPECT_EQ(kv.fork(7).length(), 1);
-  EXPECT_EQ(kv.bytes(), kernels::kv_block_elements(kHeads, kHeadDim) * 2);
+  EXPECT_EQ(kv.bytes(), kernels::kv_block_elements(kHeads, kHeadDim) * 2 * kLayers);
   kv.truncate(0);
   EXPECT_EQ(kv.bytes(), 0u);
 }
@@ -48,7 +56,7 @@ TEST(DraftKv, LimitsAreClamped) {
 RC_GTEST_PROP(DraftKv, BehavesLikeAnIndependentListHoweverForkedAndTruncated, ()) {
   std::vector<DraftKv> caches;
   std::vector<std::vector<float>> models(1);
-  caches.emplace_back(kernels::KvType::kF32, kHeads, kHeadDim);
+  caches.emplace_back(kernels::KvType::kF32, kLayers, kHeads, kHeadDim);
   float next = 1;
   const int operations = *rc::gen::inRange(1, 120);
   for (int i = 0; i < operations; ++i) {
@@ -84,7 +92,9 @@ RC_GTEST_PROP(DraftKv, BehavesLikeAnIndependentListHoweverForkedAndTruncated, ()
   }
   for (size_t c = 0; c < caches.size(); ++c) {
     RC_ASSERT(caches[c].length() == static_cast<int>(models[c].size()));
-    for (int slot = 0; slot < caches[c].length(); ++slot) RC_ASSERT(key_at(caches[c], slot) == models[c][static_cast<size_t>(slot)]);
+    for (int slot = 0; slot < caches[c].length(); ++slot) {
+      for (int layer = 0; layer < kLayers; ++layer) RC_ASSERT(key_at(caches[c], slot, layer) == models[c][static_cast<size_t>(slot)]);
+    }
   }
 }
 

@@ -52,7 +52,8 @@ struct ChunkResult {
 };
 
 ChunkResult attend(const Kernels& kernels, const Cache& cache, int kv_head, int begin, int end,
-                   const std::vector<std::vector<float>>& queries, const std::vector<int>& visible) {
+                   const std::vector<std::vector<float>>& queries, const std::vector<int>& visible,
+                   const std::vector<int>& seen_from = {}) {
   const int n = static_cast<int>(queries.size());
   std::vector<const float*> q;
   for (const auto& query : queries) q.push_back(query.data());
@@ -68,6 +69,7 @@ ChunkResult attend(const Kernels& kernels, const Cache& cache, int kv_head, int 
   chunk.n = n;
   chunk.q = q.data();
   chunk.visible = visible.data();
+  chunk.first = seen_from.empty() ? nullptr : seen_from.data();
   chunk.acc = r.acc.data();
   chunk.max = r.max.data();
   chunk.sum = r.sum.data();
@@ -93,11 +95,13 @@ TEST(Attention, UnitsAgreeWithTheReference) {
       visible[3] = 0;
       visible[4] = 128;
       visible[5] = 129;
+      std::vector<int> seen_from;
+      for (int i = 0; i < n; ++i) seen_from.push_back(i < 6 ? 0 : random.integer(0, visible[i] - 1));
       for (int begin : {0, 128}) {
         const int end = std::min(begin + kAttentionChunk, length);
-        const ChunkResult expected = attend(table(Isa::kScalar), cache, 1, begin, end, queries, visible);
+        const ChunkResult expected = attend(table(Isa::kScalar), cache, 1, begin, end, queries, visible, seen_from);
         for (Isa isa : vector_isas()) {
-          const ChunkResult actual = attend(table(isa), cache, 1, begin, end, queries, visible);
+          const ChunkResult actual = attend(table(isa), cache, 1, begin, end, queries, visible, seen_from);
           for (int i = 0; i < n; ++i) {
             // Scores are sums of head_dim terms of size about 1/sqrt(head_dim): 1e-5 covers their rounding; it passes through
             // exp as a relative error of the numerators.
@@ -177,13 +181,19 @@ TEST(Attention, AQuerysBytesDoNotDependOnItsCompany) {
           const auto queries = random_queries(random, n, head_dim);
           std::vector<int> visible;
           for (int i = 0; i < n; ++i) visible.push_back(n % 2 == 0 ? random.integer(0, length) : length - n + i + 1);
+          // Every third call is windowed: at random, or alike as the rows of one sequence are, so far apart that rows share nothing.
+          std::vector<int> seen_from(static_cast<size_t>(n), 0);
+          const int window = random.integer(1, 40);
+          for (int i = 0; i < n && n % 3 == 0; ++i) {
+            seen_from[i] = n % 2 == 0 ? random.integer(0, std::max(0, visible[i] - 1)) : std::max(0, visible[i] - window);
+          }
           for (int begin : {0, 128}) {
             const int end = std::min(begin + kAttentionChunk, length);
-            const ChunkResult together = attend(table(isa), cache, 0, begin, end, queries, visible);
+            const ChunkResult together = attend(table(isa), cache, 0, begin, end, queries, visible, seen_from);
             for (int i = 0; i < n; ++i) {
               // Alone, and with the cache ending where the query's sight ends: a longer cache changes nothing either.
               const int alone_end = std::max(begin, std::min(end, visible[i]));
-              const ChunkResult alone = attend(table(isa), cache, 0, begin, alone_end, {queries[i]}, {visible[i]});
+              const ChunkResult alone = attend(table(isa), cache, 0, begin, alone_end, {queries[i]}, {visible[i]}, {seen_from[i]});
               ASSERT_TRUE(same_bytes(alone.acc.data(), together.acc.data() + static_cast<size_t>(i) * head_dim, head_dim))
                   << table(isa).name << " n " << n << " query " << i << " begin " << begin;
               ASSERT_TRUE(same_bytes(alone.max.data(), together.max.data() + i, 1));
@@ -216,6 +226,46 @@ TEST(Attention, UnseenNanNeverReachesAResult) {
         EXPECT_EQ(std::isnan(bad.sum[i]), sees_it);
       }
     }
+  }
+}
+
+TEST(Attention, NanBeforeTheWindowNeverReachesAResult) {
+  Random random(15);
+  const int head_dim = 24, length = 60, n = 5;
+  for (KvType type : {KvType::kF16, KvType::kF32}) {
+    const auto queries = random_queries(random, n, head_dim);
+    const std::vector<int> visible = {60, 59, 20, 35, 60}, seen_from = {21, 20, 0, 19, 59};
+    for (Isa isa : available_isas()) {
+      Cache cache(type, 1, head_dim, length, random);
+      const ChunkResult good = attend(table(isa), cache, 0, 0, length, queries, visible, seen_from);
+      cache.poison(20);
+      const ChunkResult bad = attend(table(isa), cache, 0, 0, length, queries, visible, seen_from);
+      for (int i = 0; i < n; ++i) {
+        const bool sees_it = seen_from[i] <= 20 && 20 < visible[i];
+        const size_t at = static_cast<size_t>(i) * head_dim;
+        EXPECT_EQ(same_bytes(good.acc.data() + at, bad.acc.data() + at, head_dim), !sees_it) << table(isa).name << " query " << i;
+        EXPECT_EQ(std::isnan(bad.sum[i]), sees_it);
+      }
+    }
+  }
+}
+
+TEST(Attention, AWindowIsACacheThatBeginsThere) {
+  Random random(16);
+  const int head_dim = 16, length = 48, n = 3, hidden = 16;  // a whole block, so that the shorter cache has the same alignment
+  const Cache cache(KvType::kF32, 1, head_dim, length, random);
+  const auto queries = random_queries(random, n, head_dim);
+  for (Isa isa : available_isas()) {
+    const ChunkResult windowed = attend(table(isa), cache, 0, 0, length, queries, {48, 40, 33}, {hidden, hidden, hidden});
+    std::vector<const float*> q;
+    for (const auto& query : queries) q.push_back(query.data());
+    const std::vector<int> visible = {32, 24, 17};
+    ChunkResult shorter = windowed;
+    AttendChunk chunk{KvType::kF32, cache.blocks() + 1, 0, head_dim, 0, length - hidden, n, q.data(), visible.data(), nullptr,
+                      shorter.acc.data(), shorter.max.data(), shorter.sum.data()};
+    table(isa).attend_chunk(chunk);
+    EXPECT_EQ(windowed.max, shorter.max) << table(isa).name;
+    for (size_t i = 0; i < windowed.acc.size(); ++i) EXPECT_NEAR(windowed.acc[i], shorter.acc[i], 1e-6) << table(isa).name << " " << i;
   }
 }
 

@@ -74,6 +74,35 @@ TEST(Llama, Float32LogitsAreThoseOfTransformers) {
   }
 }
 
+TEST(Llama, TheNormedFinalStateIsWhatTheHeadReads) {
+  const std::vector<int32_t> tokens = {1, 4093, 198, 57, 1057};
+  for (const Precision precision : {Precision::kServed, Precision::kFloat32}) {
+    const auto target = load(precision);
+    ASSERT_NE(target, nullptr);
+    const int hidden = target->config().hidden;
+    const size_t width = static_cast<size_t>(hidden), vocab = static_cast<size_t>(target->config().vocab);
+    KvCache cache = target->make_cache();
+    const std::vector<int> taps = {target->config().blocks, kFinalNormed};
+    const Forwarded out = forward(*target, cache, tokens, 0, test_pool(), taps);
+    std::vector<float> states;
+    for (size_t t = 0; t < tokens.size(); ++t) {
+      for (size_t i = 0; i < width; ++i) states.push_back(bf16_to_f32(out.features[(2 * t + 1) * width + i]));
+    }
+    std::vector<float> logits(tokens.size() * vocab), alone(vocab);
+    target->head(test_pool(), states.data(), static_cast<int>(tokens.size()), logits.data());
+    double error = 0, norm = 0;
+    for (size_t i = 0; i < logits.size(); ++i) {
+      error += (logits[i] - out.logits[i]) * (logits[i] - out.logits[i]);
+      norm += out.logits[i] * out.logits[i];
+    }
+    EXPECT_LE(std::sqrt(error / norm), 0.005);  // the tap's bf16 keeps 8 bits
+    for (size_t t = 0; t < tokens.size(); ++t) {
+      target->head(test_pool(), states.data() + t * width, 1, alone.data());
+      EXPECT_EQ(std::memcmp(alone.data(), logits.data() + t * vocab, vocab * sizeof(float)), 0) << t;
+    }
+  }
+}
+
 TEST(Llama, ServedPrecisionIsFaithful) {
   const auto served = load(Precision::kServed), exact = load(Precision::kFloat32);
   ASSERT_TRUE(served != nullptr && exact != nullptr);

@@ -85,7 +85,7 @@ TEST_P(Golden, AgreesWithTheNumpyReference) {
     EXPECT_LT(worst(known(steps[s].head_input), golden.head_input.data() + s * n * width), 1e-4f) << "step " << s;
     EXPECT_LT(worst(known(steps[s].feedback), golden.feedback.data() + s * n * width), 1e-4f) << "step " << s;
     if (!spec.own_head) continue;
-    const at::Tensor logits = at::linear(known(steps[s].head_input), weights.lm_head);
+    const at::Tensor logits = at::linear(known(steps[s].head_input), weights.lm_head) * spec.logit_scale;
     EXPECT_LT(worst(logits, golden.logits.data() + s * n * static_cast<size_t>(spec.draft_vocab)), 1e-4f) << "step " << s;
   }
 }
@@ -147,7 +147,8 @@ INSTANTIATE_TEST_SUITE_P(All, Golden, testing::ValuesIn(draft_golden_names()), [
 
 /// A tiny target with its traces in one packed row, for a loss in double.
 struct LossCase {
-  LossCase(FeatureNorm feature_norm, Feedback feedback, bool norm_before_residual, HeadMode head, int documents = 3) {
+  LossCase(FeatureNorm feature_norm, Feedback feedback, bool norm_before_residual, HeadMode head, int documents = 3,
+           void (*change)(DraftSpec&) = nullptr) {
     const GgufFile file = GgufFile::open(target.path()).value();
     tensors = read_target_tensors(file).value();
     spec.taps = {1, 3};
@@ -164,6 +165,7 @@ struct LossCase {
     spec.vocab = kTinyVocab;
     spec.draft_vocab = 40;
     for (int d = 0; d < spec.draft_vocab; ++d) spec.d2t.push_back(d + d / 3);
+    if (change != nullptr) change(spec);
     EXPECT_TRUE(spec.validate().ok()) << spec.validate().message();
     traces = target.conversations(documents);
     parameters = Parameters::initial(spec, tensors, head, 5, at::kDouble);
@@ -197,10 +199,35 @@ struct LossCase {
 
 class Gradient : public testing::TestWithParam<int> {};
 
+constexpr int kFlagCases = 12;
+constexpr void (*kOtherShapes[])(DraftSpec&) = {
+    [](DraftSpec& s) {
+      s.layers = 2;
+      s.layout = LayerLayout::kConcat;
+      s.qkv_bias = s.o_bias = s.mlp_bias = s.fc_bias = s.qk_norm = s.feature_normed_twice = true;
+      s.rope_dim = 4;
+    },
+    [](DraftSpec& s) {
+      s.layers = 2;
+      s.layout = LayerLayout::kHiddenNorm;
+      s.sliding_window = 2;  // at the last step not even the row's own keys of all steps
+    },
+    [](DraftSpec& s) {
+      s.attention = AttentionKind::kMla;
+      s.kv_heads = s.heads;
+      s.q_rank = 6;
+      s.kv_rank = 10;
+      s.nope_dim = s.rope_dim = 4;
+      s.v_dim = 12;
+      s.rope_interleaved = true;
+      s.sliding_window = 5;
+    },
+};
+
 TEST_P(Gradient, EqualsFiniteDifferencesInDouble) {
   const int n = GetParam();
   LossCase c(static_cast<FeatureNorm>(n % 3), static_cast<Feedback>(n / 3 % 2), n / 6 % 2 == 1,
-             n % 2 == 0 ? HeadMode::kWarm : HeadMode::kFree);
+             n % 2 == 0 ? HeadMode::kWarm : HeadMode::kFree, 3, n < kFlagCases ? nullptr : kOtherShapes[n - kFlagCases]);
   const PackedBatch batch = pack_documents(c.traces, 3, invert_d2t(c.spec));
   ASSERT_FALSE(batch.steps[2].loss_rows.empty());
   const std::vector<double> weights = row_weights({batch}, 0.8);
@@ -230,7 +257,7 @@ TEST_P(Gradient, EqualsFiniteDifferencesInDouble) {
   }
 }
 
-INSTANTIATE_TEST_SUITE_P(AllFlags, Gradient, testing::Range(0, 12));
+INSTANTIATE_TEST_SUITE_P(AllFlags, Gradient, testing::Range(0, kFlagCases + static_cast<int>(std::size(kOtherShapes))));
 
 TEST(Packed, EqualsUnpacked) {
   LossCase c(FeatureNorm::kConcat, Feedback::kPostNorm, false, HeadMode::kWarm, 4);

@@ -1,8 +1,10 @@
 #!/usr/bin/env python3
-"""Makes tests/eagle3/data: small random drafters in the speculators dialect and what the numpy reference computes with them.
+"""Makes tests/eagle3/data: small random drafters and what the numpy reference computes with them.
 
 Needs numpy only. The versions and the seed are written to manifest.json beside the cases. Each case is a folder:
-  config.json, model.safetensors  the drafter, weights exactly representable in bf16
+  config.json, model.safetensors  the drafter in the speculators dialect, weights exactly representable in bf16; or, for what this
+                                  dialect has no words for,
+  spec.json, model.safetensors    the fields of Aerie's DraftSpec, and the tensors by their canonical names
   case.safetensors                tokens I64 [T], features BF16 [T, k*Ht], rows I64 [R], target_embedding BF16 [V, H] and
                                   target_head BF16 [V, H] where the drafter uses its target's, and the expected values of three
                                   steps: head_input and feedback F32 [3, R, H], logits F32 [3, R, Vd], predictions I64 [3, R]
@@ -42,6 +44,43 @@ CASES = {
 H, HEADS, KV_HEADS, HEAD_DIM, INTER, VOCAB = 16, 4, 2, 8, 20, 40
 THETA, EPS = 10000.0, 1e-5
 
+BIASES = {"qkv_bias": True, "o_bias": True, "mlp_bias": True}
+LINEAR = {"kind": "linear", "factor": 4.0}
+LLAMA3 = {"kind": "llama3", "factor": 8.0, "original_max_positions": 100, "low_freq_factor": 1.0, "high_freq_factor": 4.0}
+YARN = {"kind": "yarn", "factor": 32.0, "original_max_positions": 64, "beta_fast": 4.0, "beta_slow": 1.0, "truncate": True,
+        "magnitude": 1.25}
+MLA = {"attention": "mla", "kv_heads": 4, "q_rank": 12, "kv_rank": 20, "nope_dim": 8, "rope_dim": 4, "head_dim": 12, "v_dim": 8,
+       "rope_interleaved": True}
+# name: the fields of DraftSpec that differ from SPEC below; "length" is the number of tokens
+SPEC = {"taps": [2, 5, 9], "target_hidden": 16, "hidden": H, "heads": HEADS, "kv_heads": KV_HEADS, "head_dim": HEAD_DIM,
+        "rope_dim": HEAD_DIM, "intermediate": INTER, "vocab": VOCAB, "draft_vocab": 24, "rope_theta": THETA, "rms_eps": EPS,
+        "max_positions": 512, "own_embedding": True, "own_head": True}
+SPEC_CASES = {
+    "spec_biases": {**BIASES, "fc_bias": True},
+    "spec_qk_norm": {"qk_norm": True, "qkv_bias": True, "head_dim": 12, "rope_dim": 12},
+    "spec_layers_a": {"layers": 3, "layout": "hidden_norm", "norm_before_residual": True, "feedback": "post_norm"},
+    "spec_layers_b": {"layers": 3, "layout": "input_norm", **BIASES},
+    "spec_layers_c": {"layers": 2, "layout": "concat", "qk_norm": True},
+    "spec_no_fc": {"taps": [-1], "has_fc": False, "own_embedding": False},
+    "spec_normed_twice": {"feature_normed_twice": True, "norm_before_residual": True},
+    "spec_no_head_norm": {"head_norm": False},
+    "spec_scaled_logits": {"head_norm": False, "feedback": "post_norm", "logit_scale": 0.25, "own_head": False, "draft_vocab": VOCAB},
+    "spec_rope_linear": {"rope_scaling": LINEAR, "attention_scale": 1.5},
+    "spec_rope_llama3": {"rope_scaling": LLAMA3, "rope_theta": 500000.0, "head_dim": 16, "rope_dim": 16},
+    "spec_rope_yarn": {"rope_scaling": YARN, "head_dim": 32, "rope_dim": 32, "heads": 2, "kv_heads": 1},
+    "spec_rope_yarn_partial": {"rope_scaling": {**YARN, "truncate": False}, "head_dim": 32, "rope_dim": 24, "heads": 2, "kv_heads": 1,
+                               "rope_interleaved": True},
+    "spec_rope_partial": {"rope_dim": 4},
+    "spec_window": {"sliding_window": 3, "layers": 2, "length": 12},
+    "spec_window_narrow": {"sliding_window": 1},
+    "spec_window_long": {"sliding_window": 130, "length": 270, "taps": [2]},  # over three chunks of keys
+    "spec_mla": {**MLA, "rope_scaling": YARN, "attention_scale": 1.9},
+    "spec_mla_direct": {**MLA, "q_rank": 0, "nope_dim": 4, "head_dim": 8, "v_dim": 16, "o_bias": True, "rope_interleaved": False},
+    "spec_mla_layers": {**MLA, "layers": 2, "sliding_window": 4, "feature_norm": "per_tap", "feedback": "post_norm", "mlp_bias": True},
+    "spec_all": {**BIASES, "fc_bias": True, "layers": 2, "layout": "concat", "qk_norm": True, "rope_dim": 4, "rope_scaling": LLAMA3,
+                 "sliding_window": 5, "norm_before_residual": True, "feature_norm": "per_tap", "feedback": "post_norm",
+                 "logit_scale": 0.5, "attention_scale": 0.75, "rope_interleaved": True, "own_embedding": False, "length": 10},
+}
 
 def to_bf16_bits(x):
     """Round to nearest even, as uint16."""
@@ -69,15 +108,36 @@ def write_safetensors(path, tensors):
     path.write_bytes(struct.pack("<Q", len(text)) + text + data)
 
 
+def random_matrix(rng, rows, cols):
+    return round_bf16(rng.standard_normal((rows, cols)) / np.sqrt(cols) * 1.5)
+
+
+def random_norm(rng, width):
+    return round_bf16(1.0 + 0.3 * rng.standard_normal(width))
+
+
+# canonical names -> those of the speculators dialect
+PROJECTIONS = {**{name: f"self_attn.{name}_proj" for name in "qkvo"}, **{name: f"mlp.{name}_proj" for name in ("gate", "up", "down")}}
+
+
+def speculators_name(name):
+    head, _, last = name.rpartition(".")
+    return f"{head}.{PROJECTIONS[last]}" if last in PROJECTIONS else name
+
+
+def known_rows(length):
+    return list(range(length - STEPS)) if length < 16 else [0, 100, 126, 127, 128, 129, 254, 255, 256, 257, length - STEPS - 1]
+
+
 def make_case(folder, rng, case):
     normed, feature_norm, post, own_embedding, ht, vd, taps, length, own_head = case
     k = len(taps)
 
     def matrix(rows, cols):
-        return round_bf16(rng.standard_normal((rows, cols)) / np.sqrt(cols) * 1.5)
+        return random_matrix(rng, rows, cols)
 
     def norm(width):
-        return round_bf16(1.0 + 0.3 * rng.standard_normal(width))
+        return random_norm(rng, width)
 
     weights = {"fc": matrix(H, k * ht)}
     if feature_norm == "concat":
@@ -87,13 +147,13 @@ def make_case(folder, rng, case):
             weights[f"fc_norm.{i}"] = norm(ht)
     for name in ("input_layernorm", "hidden_norm", "post_attention_layernorm"):
         weights[f"layers.0.{name}"] = norm(H)
-    weights["layers.0.self_attn.q_proj"] = matrix(HEADS * HEAD_DIM, 2 * H)
-    weights["layers.0.self_attn.k_proj"] = matrix(KV_HEADS * HEAD_DIM, 2 * H)
-    weights["layers.0.self_attn.v_proj"] = matrix(KV_HEADS * HEAD_DIM, 2 * H)
-    weights["layers.0.self_attn.o_proj"] = matrix(H, HEADS * HEAD_DIM)
-    weights["layers.0.mlp.gate_proj"] = matrix(INTER, H)
-    weights["layers.0.mlp.up_proj"] = matrix(INTER, H)
-    weights["layers.0.mlp.down_proj"] = matrix(H, INTER)
+    weights["layers.0.q"] = matrix(HEADS * HEAD_DIM, 2 * H)
+    weights["layers.0.k"] = matrix(KV_HEADS * HEAD_DIM, 2 * H)
+    weights["layers.0.v"] = matrix(KV_HEADS * HEAD_DIM, 2 * H)
+    weights["layers.0.o"] = matrix(H, HEADS * HEAD_DIM)
+    weights["layers.0.gate"] = matrix(INTER, H)
+    weights["layers.0.up"] = matrix(INTER, H)
+    weights["layers.0.down"] = matrix(H, INTER)
     weights["norm"] = norm(H)
     embedding = round_bf16(rng.standard_normal((VOCAB, H)))
     head = matrix(vd, H)
@@ -101,12 +161,11 @@ def make_case(folder, rng, case):
 
     tokens = rng.integers(0, VOCAB, length)
     features = round_bf16(rng.standard_normal((length, k * ht)) * rng.uniform(0.5, 4.0, k).repeat(ht))
-    rows = list(range(length - STEPS)) if length < 16 else [0, 100, 126, 127, 128, 129, 254, 255, 256, 257, length - STEPS - 1]
+    rows = known_rows(length)
     drafter = reference.Drafter(H, HEADS, KV_HEADS, HEAD_DIM, THETA, EPS, feature_norm, normed, post, weights, embedding, head, ids)
-    head_input, feedback, logits, predictions = reference.unroll(drafter, tokens, features, rows, STEPS)
 
     folder.mkdir(parents=True, exist_ok=True)
-    stored = {name + ".weight": ("BF16", to_bf16_bits(value)) for name, value in weights.items()}
+    stored = {speculators_name(name) + ".weight": ("BF16", to_bf16_bits(value)) for name, value in weights.items()}
     if own_head:
         stored["lm_head.weight"] = ("BF16", to_bf16_bits(head))
     if own_embedding:
@@ -147,6 +206,11 @@ def make_case(folder, rng, case):
     }
     (folder / "config.json").write_text(json.dumps(config, indent=1) + "\n")
 
+    write_expected(folder, drafter, tokens, features, rows, not own_embedding, not own_head)
+
+
+def write_expected(folder, drafter, tokens, features, rows, target_embedding, target_head):
+    head_input, feedback, logits, predictions = reference.unroll(drafter, tokens, features, rows, STEPS)
     expected = {
         "tokens": ("I64", tokens.astype(np.int64)),
         "features": ("BF16", to_bf16_bits(features)),
@@ -156,19 +220,110 @@ def make_case(folder, rng, case):
         "logits": ("F32", logits.astype(np.float32)),
         "predictions": ("I64", predictions.astype(np.int64)),
     }
-    if not own_embedding:
-        expected["target_embedding"] = ("BF16", to_bf16_bits(embedding))
-    if not own_head:
-        expected["target_head"] = ("BF16", to_bf16_bits(head))
+    if target_embedding:
+        expected["target_embedding"] = ("BF16", to_bf16_bits(drafter.embedding))
+    if target_head:
+        expected["target_head"] = ("BF16", to_bf16_bits(drafter.head))
     write_safetensors(folder / "case.safetensors", expected)
+
+
+def spec_weights(spec, rng):
+    """Every tensor that a spec calls for, by its canonical name."""
+    get = spec.get
+    h, inter, k, feature = spec["hidden"], spec["intermediate"], len(spec["taps"]), len(spec["taps"]) * spec["target_hidden"]
+    query, heads, mla = spec["heads"] * spec["head_dim"], spec["heads"], get("attention") == "mla"
+    shapes = {}
+
+    def linear(name, rows, cols, bias):
+        shapes[name] = (rows, cols)
+        if bias:
+            shapes[name + "_bias"] = (rows,)
+
+    if get("feature_norm") == "concat":
+        shapes["input_norm"] = (feature,)
+    if get("feature_norm") == "per_tap":
+        shapes.update({f"fc_norm.{i}": (spec["target_hidden"],) for i in range(k)})
+    if get("has_fc", True):
+        linear("fc", h, feature, get("fc_bias"))
+    for j in range(get("layers", 1)):
+        at, layout = f"layers.{j}.", get("layout", "input_norm")
+        width = 2 * h if j == 0 or layout == "concat" else h
+        if j == 0 or layout != "hidden_norm":
+            shapes[at + "input_layernorm"] = (h,)
+        if j == 0 or layout != "input_norm":
+            shapes[at + "hidden_norm"] = (h,)
+        if not mla:
+            linear(at + "q", query, width, get("qkv_bias"))
+            linear(at + "k", spec["kv_heads"] * spec["head_dim"], width, get("qkv_bias"))
+            linear(at + "v", spec["kv_heads"] * spec["head_dim"], width, get("qkv_bias"))
+        elif spec["q_rank"]:
+            linear(at + "q_a", spec["q_rank"], width, False)
+            shapes[at + "q_a_norm"] = (spec["q_rank"],)
+            linear(at + "q_b", query, spec["q_rank"], False)
+        else:
+            linear(at + "q", query, width, False)
+        if mla:
+            linear(at + "kv_a", spec["kv_rank"] + spec["rope_dim"], width, False)
+            shapes[at + "kv_a_norm"] = (spec["kv_rank"],)
+            linear(at + "kv_b", heads * (spec["nope_dim"] + spec["v_dim"]), spec["kv_rank"], False)
+        if get("qk_norm"):
+            shapes[at + "q_norm"] = shapes[at + "k_norm"] = (spec["head_dim"],)
+        linear(at + "o", h, heads * (spec["v_dim"] if mla else spec["head_dim"]), get("o_bias"))
+        shapes[at + "post_attention_layernorm"] = (h,)
+        linear(at + "gate", inter, h, get("mlp_bias"))
+        linear(at + "up", inter, h, get("mlp_bias"))
+        linear(at + "down", h, inter, get("mlp_bias"))
+    if get("head_norm", True) or get("feedback") == "post_norm":
+        shapes["norm"] = (h,)
+
+    def values(name, shape):
+        if name.endswith("_bias"):
+            return round_bf16(0.5 * rng.standard_normal(shape))
+        return random_norm(rng, *shape) if len(shape) == 1 else random_matrix(rng, *shape)
+
+    return {name: values(name, shape) for name, shape in shapes.items()}
+
+
+def hugging_face_scaling(scaling):
+    names = {"kind": "rope_type", "original_max_positions": "original_max_position_embeddings", "magnitude": "attention_factor"}
+    return {names.get(key, key): value for key, value in scaling.items()} if scaling else None
+
+
+def make_spec_case(folder, rng, case):
+    spec = {**SPEC, **case}
+    length, vd, get = spec.pop("length", 8), spec["draft_vocab"], spec.get
+    weights = spec_weights(spec, rng)
+    embedding, head = round_bf16(rng.standard_normal((VOCAB, H))), random_matrix(rng, vd, H)
+    ids = np.sort(rng.permutation(VOCAB)[:vd])
+    if vd < VOCAB:
+        spec["d2t"] = ids.tolist()
+    drafter = reference.Drafter(
+        H, spec["heads"], spec["kv_heads"], spec["head_dim"], spec["rope_theta"], spec["rms_eps"], get("feature_norm", "none"),
+        get("norm_before_residual", False), get("feedback") == "post_norm", weights, embedding, head, ids, get("layers", 1),
+        get("layout", "input_norm"), get("has_fc", True), get("feature_normed_twice", False), get("head_norm", True),
+        get("logit_scale", 1.0), spec["rope_dim"], get("rope_interleaved", False), hugging_face_scaling(get("rope_scaling")),
+        get("attention_scale", 1.0), get("sliding_window", 0), spec if get("attention") == "mla" else None)
+    tokens = rng.integers(0, VOCAB, length)
+    features = round_bf16(rng.standard_normal((length, len(spec["taps"]) * spec["target_hidden"])) * 2.0)
+
+    folder.mkdir(parents=True, exist_ok=True)
+    (folder / "spec.json").write_text(json.dumps(spec) + "\n")
+    if spec["own_embedding"]:
+        weights = {**weights, "embed_tokens": embedding}
+    if spec["own_head"]:
+        weights = {**weights, "lm_head": head}
+    write_safetensors(folder / "model.safetensors", {name: ("BF16", to_bf16_bits(value)) for name, value in weights.items()})
+    write_expected(folder, drafter, tokens, features, known_rows(length), not spec["own_embedding"], not spec["own_head"])
 
 
 def main():
     out = ROOT / "tests" / "eagle3" / "data"
     for index, (name, case) in enumerate(CASES.items()):
         make_case(out / name, np.random.default_rng([SEED, index]), case)
+    for index, (name, case) in enumerate(SPEC_CASES.items()):
+        make_spec_case(out / name, np.random.default_rng([SEED, 1000 + index]), case)
     manifest = {"script": "tools/goldens/make_eagle3_goldens.py", "seed": SEED, "python": platform.python_version(),
-                "numpy": np.__version__, "cases": list(CASES)}
+                "numpy": np.__version__, "cases": [*CASES, *SPEC_CASES]}
     (out / "manifest.json").write_text(json.dumps(manifest, indent=1) + "\n")
 
 
