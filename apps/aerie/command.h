@@ -70,6 +70,7 @@ void add_capture(CLI::App& app, Work& work);
 void add_train(CLI::App& app, Work& work);
 void add_eval(CLI::App& app, Work& work);
 void add_bench(CLI::App& app, Work& work);
+void add_forward(CLI::App& app, Work& work);
 void add_inspect(CLI::App& app, Work& work);
 void add_doctor(CLI::App& app, Work& work);
 void add_tokenize(CLI::App& app, Work& work);

@@ -17,6 +17,7 @@ int main(int argc, char** argv) {
   cli::add_train(app, work);
   cli::add_eval(app, work);
   cli::add_bench(app, work);
+  cli::add_forward(app, work);
   cli::add_inspect(app, work);
   cli::add_doctor(app, work);
   cli::add_tokenize(app, work);

@@ -9,6 +9,7 @@ import pathlib
 import resource
 import shutil
 import signal
+import struct
 import subprocess
 import sys
 import tempfile
@@ -32,6 +33,35 @@ def limit_file_size():
 def aerie(*arguments, full_disk=False, stdin=None):
     return subprocess.run([AERIE, *map(str, arguments)], capture_output=True, text=True, input=stdin, cwd=REPO,
                           preexec_fn=limit_file_size if full_disk else None, timeout=600)
+
+
+def read_safetensors(path):
+    """name -> (shape, flat list of numbers); F32, BF16 and I64 only."""
+    data = pathlib.Path(path).read_bytes()
+    start = 8 + struct.unpack_from("<Q", data)[0]
+    tensors = {}
+    for name, entry in json.loads(data[8:start]).items():
+        if name == "__metadata__":
+            continue
+        raw = data[start + entry["data_offsets"][0]:start + entry["data_offsets"][1]]
+        if entry["dtype"] == "BF16":
+            raw = b"".join(b"\0\0" + raw[i:i + 2] for i in range(0, len(raw), 2))
+        form = {"F32": "f", "BF16": "f", "I64": "q"}[entry["dtype"]]
+        tensors[name] = (entry["shape"], list(struct.unpack(f"<{len(raw) // struct.calcsize(form)}{form}", raw)))
+    return tensors
+
+
+def write_safetensors(path, tensors):
+    """tensors: name -> (shape, numbers); integers become I64, floats F32."""
+    header, data = {}, b""
+    for name, (shape, values) in tensors.items():
+        integers = all(isinstance(value, int) for value in values)
+        raw = struct.pack(f"<{len(values)}{'q' if integers else 'f'}", *values)
+        header[name] = {"dtype": "I64" if integers else "F32", "shape": shape, "data_offsets": [len(data), len(data) + len(raw)]}
+        data += raw
+    text = json.dumps(header).encode()
+    pathlib.Path(path).write_bytes(struct.pack("<Q", len(text)) + text + data)
+    return path
 
 
 class Contract(unittest.TestCase):
@@ -160,6 +190,72 @@ class Contract(unittest.TestCase):
         self.one_sentence(self.refused(2, "doctor", "--engine", "nonsense", "--log", log, says=["nonsense"]))
         self.one_sentence(self.refused(1, "doctor", "--engine", "vllm", "--log", log, says=["vLLM"]))
         self.one_sentence(self.refused(1, "doctor", "--engine", "vllm", "--log", "/nonexistent", says=["/nonexistent"]))
+
+    def forward(self, drafter, tensors, *arguments):
+        output = self.folder / "out.safetensors"
+        self.done("forward", "-d", drafter, "--input", write_safetensors(self.folder / "in.safetensors", tensors), "--output", output, *arguments)
+        return read_safetensors(output)
+
+    def assert_close(self, found, expected, tolerance):
+        self.assertEqual(len(found), len(expected))
+        self.assertLess(max(abs(a - b) for a, b in zip(found, expected)), tolerance)
+
+    def test_forward_agrees_with_the_numpy_reference(self):
+        drafter = REPO / "tests" / "eagle3" / "data" / "normed_none_pre"
+        case = read_safetensors(drafter / "case.safetensors")
+        (length, width), features = case["features"]
+        tensors = {"features": ([length - 1, width], features[:(length - 1) * width]), "token_ids": ([length - 1], case["tokens"][1][1:])}
+        rows, (steps, _, vocab) = case["rows"][1], case["logits"][0]
+        for precision in ([], ["--float32"]):
+            out = self.forward(drafter, tensors, "--steps", steps, *precision)
+            self.assertEqual(sorted(out), [f"logits_{s}" for s in range(steps)])
+            for s in range(steps):
+                shape, logits = out[f"logits_{s}"]
+                self.assertEqual(shape, [length - 1, vocab])
+                known = [value for row in rows for value in logits[row * vocab:(row + 1) * vocab]]
+                self.assert_close(known, case["logits"][1][s * len(known):(s + 1) * len(known)], 1e-4)
+
+    def test_forward_agrees_with_speculators(self):
+        drafter = REPO / "tests" / "eagle3" / "speculators_data" / "normed_fc_norm_post"
+        case = read_safetensors(drafter / "case.safetensors")
+        out = self.forward(drafter, {name: case[name] for name in ("features", "token_ids")}, "--steps", 3, "--first-position", 1, "--float32")
+        for name, (shape, logits) in out.items():
+            self.assertEqual(shape, case[name][0])
+            self.assert_close(logits, case[name][1], 1e-4)
+
+    def test_forward_refuses_bad_input(self):
+        drafter = REPO / "tests" / "eagle3" / "data" / "normed_none_pre"
+        output = self.folder / "out.safetensors"
+
+        def refused(code, tensors, *arguments, says, drafter=drafter):
+            path = write_safetensors(self.folder / "in.safetensors", tensors)
+            result = self.refused(code, "forward", "-d", drafter, "--input", path, "--output", output, *arguments, says=says)
+            self.assertFalse(output.exists())
+            return result
+
+        features, ids = ([2, 48], [0.5] * 96), ([2], [3, 4])
+        good = {"features": features, "token_ids": ids}
+        self.one_sentence(refused(1, {"features": features}, says=["token_ids"]))
+        self.one_sentence(refused(1, {"token_ids": ids}, says=["features"]))
+        self.one_sentence(refused(2, {**good, "features": ([2, 47], [0.5] * 94)}, says=["[2, 47]", "[L, 48]", "3 states of width 16"]))
+        self.one_sentence(refused(2, {**good, "features": ([96], [0.5] * 96)}, says=["[96]"]))
+        self.one_sentence(refused(2, {**good, "token_ids": ([3], [3, 4, 5])}, says=["[3]", "[2]"]))
+        self.one_sentence(refused(2, {**good, "token_ids": ([2], [3, 40])}, says=["token_ids[1] is 40", "40"]))
+        self.one_sentence(refused(1, {**good, "token_ids": ([2], [3.0, 4.0])}, says=["token_ids", "F32"]))
+        self.one_sentence(refused(1, {**good, "features": ([2, 48], [1] * 96)}, says=["features", "I64"]))
+        self.one_sentence(refused(2, {**good, "features": ([2, 48], [0.5] * 50 + [float("nan")] + [0.5] * 45)}, says=["features[1, 2] is nan"]))
+        self.one_sentence(refused(1, {"features": ([0, 48], []), "token_ids": ([0], [])}, says=["dimension of 0"]))
+        self.one_sentence(refused(2, good, says=["embedding", "-m"], drafter=DRAFTER.parents[1] / "tests" / "eagle3" / "data" / "raw_concat_pre"))
+        refused(2, good, "--steps", "0", says=["--steps"])
+        refused(2, good, "--first-position", "2", says=["--first-position"])
+        self.one_sentence(refused(1, good, says=["/nonexistent"], drafter="/nonexistent"))
+        self.one_sentence(self.refused(1, "forward", "-d", drafter, "--input", "/nonexistent", "--output", output, says=["/nonexistent"]))
+
+    def test_forward_with_a_shared_embedding(self):
+        count = 3
+        tensors = {"features": ([count, 3 * 576], [0.01 * (i % 97) for i in range(count * 3 * 576)]), "token_ids": ([count], [1, 2, 3])}
+        out = self.forward("smollm2", tensors, "-m", "smollm2", "--steps", 2)
+        self.assertEqual(out["logits_1"][0][0], count)
 
     def test_chat(self):
         result = self.done("chat", "-m", "smollm2", "-d", "smollm2", "-n", "12", stdin="Say one word.\nAnd another.\n\n")
