@@ -6,6 +6,7 @@
 #include <thread>
 
 #include "eagle3/dialects/speculators.h"
+#include "formats/safetensors.h"
 #include "tiny_target.h"
 #include "train/validation.h"
 
