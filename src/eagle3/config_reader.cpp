@@ -8,7 +8,8 @@ namespace aerie {
 
 using Json = nlohmann::json;
 
-ConfigReader::ConfigReader(const Json& object, std::string where) : object_(object), where_(std::move(where)) {}
+ConfigReader::ConfigReader(const Json& object, std::string where, std::string file)
+    : object_(object), where_(std::move(where)), file_(std::move(file)) {}
 
 const Json* ConfigReader::value(const std::string& key) {
   known_.insert(key);
@@ -19,7 +20,7 @@ const Json* ConfigReader::value(const std::string& key) {
 void ConfigReader::fail(const std::string& key, const Json& found, const std::string& expected) {
   if (!status_.ok()) return;
   // Replacement of broken UTF-8, so that no value can make dump() throw.
-  status_ = corrupt("config.json: {} is {}, expected {}", name(key), printable(found.dump(-1, ' ', true, Json::error_handler_t::replace)),
+  status_ = corrupt("{}: {} is {}, expected {}", file_, name(key), printable(found.dump(-1, ' ', true, Json::error_handler_t::replace)),
                     expected);
 }
 
@@ -97,14 +98,14 @@ const Json* ConfigReader::object(const std::string& key) {
 void ConfigReader::ignore(std::initializer_list<const char*> keys) { known_.insert(keys.begin(), keys.end()); }
 
 Status ConfigReader::missing(const std::string& key, const std::string& hint) const {
-  return not_found("config.json: {} is missing{}{}", name(key), hint.empty() ? "" : ": ", hint);
+  return not_found("{}: {} is missing{}{}", file_, name(key), hint.empty() ? "" : ": ", hint);
 }
 
 Status ConfigReader::finish() const {
   AERIE_TRY(status_);
   for (const auto& [key, unused] : object_.items()) {
     if (known_.count(key) == 0) {
-      return unsupported("config.json: the key {} is not known and might change the forward; remove it if it does not",
+      return unsupported("{}: the key {} is not known and might change the forward; remove it if it does not", file_,
                          printable(where_ + key));
     }
   }

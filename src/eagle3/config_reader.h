@@ -17,8 +17,8 @@ namespace aerie {
 /// of which is kept; so a reader asks for everything and checks status() once. Borrows the object.
 class ConfigReader {
  public:
-  /// `where` is put before a key in errors: "" or "transformer_layer_config.".
-  ConfigReader(const nlohmann::json& object, std::string where);
+  /// `where` is put before a key in errors: "" or "transformer_layer_config."; `file` before that.
+  ConfigReader(const nlohmann::json& object, std::string where, std::string file = "config.json");
 
   std::optional<int> integer(const std::string& key, int min, int max);
   std::optional<double> number(const std::string& key);  // finite
@@ -45,7 +45,7 @@ class ConfigReader {
   void fail(const std::string& key, const nlohmann::json& found, const std::string& expected);
 
   const nlohmann::json& object_;
-  std::string where_;
+  std::string where_, file_;
   std::set<std::string> known_;
   Status status_;
 };

@@ -123,7 +123,10 @@ Expected<std::unique_ptr<Runtime>> Runtime::load(const RuntimeOptions& options) 
   runtime->draft_ops_.emplace(*kernels, *runtime->pool_);
   if (!options.drafter.empty()) {
     AERIE_ASSIGN(const std::string folder, resolve_drafter(options.drafter));
-    AERIE_ASSIGN(const DraftCheckpoint checkpoint, open_drafter(folder));
+    OpenOptions known;
+    known.target_blocks = runtime->target_->config().blocks;
+    known.target_architecture = runtime->target_->config().architecture;
+    AERIE_ASSIGN(const DraftCheckpoint checkpoint, open_drafter(folder, known));
     const auto precision = options.precision == Precision::kServed ? DraftPrecision::kServed : DraftPrecision::kFloat32;
     AERIE_ASSIGN(Drafter drafter, Drafter::create(checkpoint, tables_of(*runtime->target_, *runtime->pool_), precision));
     runtime->drafter_ = std::move(drafter);

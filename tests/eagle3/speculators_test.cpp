@@ -58,9 +58,10 @@ constexpr StatusCode kCorrupt = StatusCode::kCorrupt, kMissing = StatusCode::kNo
 
 TEST(Speculators, RefusesAConfigThatIsIncompleteOrContradictory) {
   expect_refused({
-      {"speculators_model_type is 'dflash'", kUnsupported, [](Parts& p) { p.config["speculators_model_type"] = "dflash"; }},
+      {"a DFlash drafter (speculators_model_type is 'dflash')", kUnsupported, [](Parts& p) { p.config["speculators_model_type"] = "dflash"; }},
       {"speculators_model_type is missing", kMissing, [](Parts& p) { p.config["speculators_model_type"] = nullptr; }},
-      {"architectures names 'PEagleDraftModel'", kUnsupported, [](Parts& p) { p.config["architectures"] = {"PEagleDraftModel"}; }},
+      {"a P-EAGLE drafter (PEagleDraftModel)", kUnsupported, [](Parts& p) { p.config["architectures"] = {"PEagleDraftModel"}; }},
+      {"architectures names 'OtherModel'", kUnsupported, [](Parts& p) { p.config["architectures"] = {"OtherModel"}; }},
       {"architectures is '17', expected a list of strings", kCorrupt, [](Parts& p) { p.config["architectures"] = 17; }},
       {"transformer_layer_config is missing", kMissing, [](Parts& p) { p.config.erase("transformer_layer_config"); }},
       {"transformer_layer_config is '[]', expected an object", kCorrupt, [](Parts& p) { p.layer() = Json::array(); }},
@@ -71,9 +72,9 @@ TEST(Speculators, RefusesAConfigThatIsIncompleteOrContradictory) {
       {"transformer_layer_config.hidden_size is '18446744073709551615'", kCorrupt, [](Parts& p) { p.layer()["hidden_size"] = UINT64_MAX; }},
       {"transformer_layer_config.rms_norm_eps is '\"1e-5\"'", kCorrupt, [](Parts& p) { p.layer()["rms_norm_eps"] = "1e-5"; }},
       {"norm_output is '1', expected true or false", kCorrupt, [](Parts& p) { p.config["norm_output"] = 1; }},
-      {"eagle_aux_hidden_state_layer_ids is missing", kMissing, [](Parts& p) { p.config.erase("eagle_aux_hidden_state_layer_ids"); }},
-      {"[2, N/2, N-3]", kMissing, [](Parts& p) { p.config["eagle_aux_hidden_state_layer_ids"] = nullptr; }},
-      {"taps is empty", kCorrupt, [](Parts& p) { p.config["eagle_aux_hidden_state_layer_ids"] = Json::array(); }},
+      {"eagle_aux_hidden_state_layer_ids is missing", kCorrupt, [](Parts& p) { p.config.erase("eagle_aux_hidden_state_layer_ids"); }},
+      {"give the 2 boundaries with --taps", kCorrupt, [](Parts& p) { p.config["eagle_aux_hidden_state_layer_ids"] = nullptr; }},
+      {"the feature of width 12 is not as wide as the drafter", kCorrupt, [](Parts& p) { p.config["eagle_aux_hidden_state_layer_ids"] = Json::array(); }},
       {"eagle_aux_hidden_state_layer_ids is '[1,-1]'", kCorrupt,
        [](Parts& p) {
          p.config["eagle_aux_hidden_state_layer_ids"] = {1, -1};
@@ -87,33 +88,62 @@ TEST(Speculators, RefusesAConfigThatIsIncompleteOrContradictory) {
   });
 }
 
-TEST(Speculators, RefusesWhatTheForwardCannotDoYet) {
+TEST(Speculators, RefusesWhatCannotBeMeant) {
   expect_refused({
-      {"model_type is 'qwen3'", kUnsupported, [](Parts& p) { p.layer()["model_type"] = "qwen3"; }},
-      {"num_hidden_layers is 2", kUnsupported, [](Parts& p) { p.layer()["num_hidden_layers"] = 2; }},
-      {"attention_bias is true", kUnsupported, [](Parts& p) { p.layer()["attention_bias"] = true; }},
-      {"mlp_bias is true", kUnsupported, [](Parts& p) { p.layer()["mlp_bias"] = true; }},
+      {"model_type is 'gemma3'", kUnsupported, [](Parts& p) { p.layer()["model_type"] = "gemma3"; }},
+      {"the tensor layers.0.self_attn.q_norm.weight [8] is missing", kMissing, [](Parts& p) { p.layer()["model_type"] = "qwen3"; }},
+      {"neither hidden_norm and input_layernorm", kCorrupt, [](Parts& p) { p.layer()["num_hidden_layers"] = 2; }},
+      {"q_proj.bias is missing, though config.json says that attention_bias", kMissing, [](Parts& p) { p.layer()["attention_bias"] = true; }},
+      {"gate_proj.bias is missing, though config.json says that mlp_bias", kMissing, [](Parts& p) { p.layer()["mlp_bias"] = true; }},
       {"hidden_act is 'gelu'", kUnsupported, [](Parts& p) { p.layer()["hidden_act"] = "gelu"; }},
-      {"sliding_window is 2048", kUnsupported, [](Parts& p) { p.layer()["sliding_window"] = 2048; }},
-      {"layer_types holds 'sliding_attention'", kUnsupported, [](Parts& p) { p.layer()["layer_types"] = {"sliding_attention"}; }},
+      {"sliding_window is 2048, but no layer_types", kCorrupt, [](Parts& p) { p.layer()["sliding_window"] = 2048; }},
+      {"there is no sliding_window", kCorrupt, [](Parts& p) { p.layer()["layer_types"] = {"sliding_attention"}; }},
+      {"layer_types holds 'linear_attention'", kUnsupported, [](Parts& p) { p.layer()["layer_types"] = {"linear_attention"}; }},
       {"use_sliding_window is true", kUnsupported, [](Parts& p) { p.layer()["use_sliding_window"] = true; }},
-      {"RoPE scaling 'llama3'", kUnsupported,
+      {"tie_word_embeddings is true", kUnsupported, [](Parts& p) { p.config["tie_word_embeddings"] = true; }},
+      {"the drafter's weights are quantised (quantization_config: 'compressed-tensors')", kUnsupported,
        [](Parts& p) {
-         p.layer()["rope_scaling"] = {{"rope_type", "llama3"}, {"factor", 8.0}};
+         p.config["quantization_config"] = {{"quant_method", "compressed-tensors"}};
        }},
-      {"RoPE scaling 'yarn'", kUnsupported,
+      {"the drafter's weights are quantised (it has the tensor 'fc.weight_scale')", kUnsupported,
+       [](Parts& p) {
+         p.set_zeros("fc.weight_scale", {16});
+       }},
+  });
+}
+
+TEST(Speculators, RefusesRopeThatContradictsItself) {
+  expect_refused({
+      {"rope_scaling.low_freq_factor is missing", kMissing,
+       [](Parts& p) {
+         p.layer()["rope_scaling"] = {{"rope_type", "llama3"}, {"factor", 8.0}, {"original_max_position_embeddings", 8192}};
+         p.layer().erase("rope_parameters");
+       }},
+      {"RoPE scaling 'dynamic'", kUnsupported,
+       [](Parts& p) {
+         p.layer()["rope_scaling"] = {{"type", "dynamic"}, {"factor", 2.0}};
+       }},
+      {"rope_scaling.factor is missing", kMissing,
+       [](Parts& p) {
+         p.layer()["rope_scaling"] = {{"type", "yarn"}};
+       }},
+      {"rope_parameters and transformer_layer_config.rope_scaling state different scalings", kCorrupt,
        [](Parts& p) {
          p.layer()["rope_scaling"] = {{"type", "yarn"}, {"factor", 32.0}};
        }},
-      {"RoPE scaling 'yarn'", kUnsupported,
+      {"says rope_type 'yarn' and type 'linear'", kCorrupt,
        [](Parts& p) {
-         p.layer()["rope_parameters"] = {{"rope_type", "yarn"}};
+         p.layer()["rope_scaling"] = {{"type", "linear"}, {"rope_type", "yarn"}, {"factor", 32.0}};
        }},
-      {"partial_rotary_factor", kUnsupported, [](Parts& p) { p.layer()["partial_rotary_factor"] = 0.5; }},
-      {"rope_parameters.factor' is not known", kUnsupported, [](Parts& p) { p.layer()["rope_parameters"]["factor"] = 2.0; }},
+      {"factor is 2, but there is no rope_type that uses it", kCorrupt, [](Parts& p) { p.layer()["rope_parameters"]["factor"] = 2.0; }},
+      {"partial_rotary_factor is 1.5", kCorrupt, [](Parts& p) { p.layer()["partial_rotary_factor"] = 1.5; }},
+      {"rope_parameters.spin' is not known", kUnsupported, [](Parts& p) { p.layer()["rope_parameters"]["spin"] = 2.0; }},
       {"rope_theta is 10000 but transformer_layer_config.rope_parameters.rope_theta says 1000000", kCorrupt,
        [](Parts& p) { p.layer()["rope_parameters"]["rope_theta"] = 1e6; }},
-      {"tie_word_embeddings is true", kUnsupported, [](Parts& p) { p.config["tie_word_embeddings"] = true; }},
+      {"says rope_theta 10000, transformer_layer_config.rope_scaling says 500000", kCorrupt,
+       [](Parts& p) {
+         p.layer()["rope_scaling"] = {{"rope_type", "default"}, {"rope_theta", 5e5}};
+       }},
   });
 }
 
@@ -124,7 +154,7 @@ TEST(Speculators, RefusesTensorsThatAreMissingUnknownOrMisshapen) {
        [](Parts& p) { p.tensors.erase("layers.0.self_attn.q_proj.weight"); }},
       {"lm_head.weight is missing, and the target's head [10, 12]", kMissing, [](Parts& p) { p.tensors.erase("lm_head.weight"); }},
       {"the target's table of width 12 does not fit", kCorrupt, [](Parts& p) { p.tensors.erase("embed_tokens.weight"); }},
-      {"input_norm.weight [24] is missing, though config.json says", kMissing, [](Parts& p) { p.tensors.erase("input_norm.weight"); }},
+      {"input_norm.weight [24] is missing, though the config says", kMissing, [](Parts& p) { p.tensors.erase("input_norm.weight"); }},
       {"'input_norm.weight' is there, but norm_before_fc is not true", kCorrupt, [](Parts& p) { p.config["norm_before_fc"] = false; }},
       {"'input_norm.weight' is there, but norm_before_fc is not true", kCorrupt, [](Parts& p) { p.config.erase("norm_before_fc"); }},
       {"'fc_norm.0.weight' is there, but fc_norm is not true", kCorrupt, [](Parts& p) { p.set_zeros("fc_norm.0.weight", {12}); }},
@@ -141,10 +171,17 @@ TEST(Speculators, RefusesTensorsThatAreMissingUnknownOrMisshapen) {
          p.tensors.erase("input_norm.weight");
          for (const char* name : {"fc_norm.0.weight", "fc_norm.1.weight", "fc_norm.2.weight"}) p.set_zeros(name, {12});
        }},
-      {"norms of queries and keys", kUnsupported, [](Parts& p) { p.set_zeros("layers.0.self_attn.q_norm.weight", {8}); }},
-      {"'fc.bias': biases are not supported", kUnsupported, [](Parts& p) { p.set_zeros("fc.bias", {16}); }},
-      {"only drafters of one layer", kUnsupported, [](Parts& p) { p.set_zeros("layers.1.hidden_norm.weight", {16}); }},
-      {"is a name of the SpecForge dialect", kUnsupported, [](Parts& p) { p.set_zeros("midlayer.hidden_norm.weight", {16}); }},
+      {"layers.0.self_attn.k_norm.weight [8] is missing", kMissing, [](Parts& p) { p.set_zeros("layers.0.self_attn.q_norm.weight", {8}); }},
+      {"fc.bias has the shape [17]", kCorrupt, [](Parts& p) { p.set_zeros("fc.bias", {17}); }},
+      {"'layers.0.mlp.gate_proj.bias' is there, but config.json says that mlp_bias is false", kCorrupt,
+       [](Parts& p) {
+         p.set_zeros("layers.0.mlp.gate_proj.bias", {20});
+       }},
+      {"'layers.1.hidden_norm.weight' is there, but the drafter has only 1 layers", kCorrupt,
+       [](Parts& p) {
+         p.set_zeros("layers.1.hidden_norm.weight", {16});
+       }},
+      {"are the same tensor under two names", kCorrupt, [](Parts& p) { p.set_zeros("midlayer.hidden_norm.weight", {16}); }},
       {"'verifier_lm_head.weight' is a tensor that no part", kCorrupt,
        [](Parts& p) {
          p.set_zeros("verifier_lm_head.weight", {10, 12});
@@ -166,7 +203,7 @@ TEST(Speculators, RefusesTensorsThatAreMissingUnknownOrMisshapen) {
          p.config.erase("draft_vocab_size");
          p.set_zeros("lm_head.weight", {12, 16});
        }},
-      {"there is no lm_head.weight to infer it from", kMissing,
+      {"lm_head.weight is missing, and the target's head [10, 12]", kMissing,
        [](Parts& p) {
          p.config.erase("draft_vocab_size");
          p.tensors.erase("lm_head.weight");
@@ -444,38 +481,6 @@ TEST(Speculators, ASaveThatIsRefusedLeavesWhatWasThere) {
   std::ofstream(dir / "d/README.md") << "still a folder";
   const Status onto_file = speculators::save_checkpoint(dir / "d/README.md", spec, weights);
   EXPECT_NE(onto_file.message().find("is a file, expected a folder"), std::string::npos) << onto_file.message();
-}
-
-TEST(OpenDrafter, NamesTheFamilyThatItCannotRead) {
-  TempDir dir;
-  const auto message = [&](const std::string& config, const char* other = nullptr) {
-    const std::string folder = dir / "f";
-    fs::remove_all(folder);
-    fs::create_directories(folder);
-    if (!config.empty()) std::ofstream(folder + "/config.json") << config;
-    if (other != nullptr) std::ofstream(folder + "/" + other) << "x";
-    const Status status = open_drafter(folder).status();
-    EXPECT_FALSE(status.ok());
-    return status.message();
-  };
-  const auto expect = [](const std::string& found, const char* part) { EXPECT_NE(found.find(part), std::string::npos) << found; };
-  expect(message(R"({"architectures":["LlamaForCausalLMEagle3"]})"),
-         "SpecForge dialect (LlamaForCausalLMEagle3), which is not supported yet");
-  expect(message(R"({"architectures":["Eagle3DeepseekV2ForCausalLM"]})"), "MLA");
-  expect(message(R"({"architectures":["PEagleDraftModel"]})"), "P-EAGLE");
-  expect(message(R"({"architectures":["X\u0007"]})"), "no drafter that is known");
-  expect(message(R"({"architectures":["Y"],"dflash_config":{}})"), "DFlash");
-  expect(message(R"({"hidden_size":1})", "pytorch_model.bin"), "SafeAILab dialect");
-  expect(message(R"({"hidden_size":1})"), "dialect is not known");
-  expect(message(R"({"architectures":7})"), "dialect is not known");
-  expect(message("[]"), "expected an object");
-  expect(message("{"), "not valid JSON");
-  expect(message(""), "no config.json");
-  expect(open_drafter(dir / "nothing").status().message(), "there is no drafter here");
-  std::ofstream(dir / "x.gguf") << "GGUF";
-  expect(open_drafter(dir / "x.gguf").status().message(), "GGUF files are not supported yet");
-  std::ofstream(dir / "x.bin") << "x";
-  expect(open_drafter(dir / "x.bin").status().message(), "this is a file");
 }
 
 }  // namespace

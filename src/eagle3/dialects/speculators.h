@@ -12,9 +12,9 @@
 
 namespace aerie::speculators {
 
-/// Reads a folder with config.json and model.safetensors (or model.safetensors.index.json with its shards). Strict: every tensor
-/// and every config key is used, known to be without effect, or an error that names it.
-Expected<DraftCheckpoint> load_checkpoint(const RawCheckpoint& raw);
+/// Strict: every tensor and every config key is used, known to be without effect, or an error that names it (without the path).
+Expected<DraftCheckpoint> load_checkpoint(const RawCheckpoint& raw, const OpenOptions& options);
+/// A folder of this dialect; errors name it.
 Expected<DraftCheckpoint> load_checkpoint(const std::string& folder);
 
 struct SaveOptions {

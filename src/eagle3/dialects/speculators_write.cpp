@@ -10,7 +10,7 @@
 
 #include "base/file_io.h"
 #include "eagle3/dialects/speculators.h"
-#include "eagle3/dialects/speculators_names.h"
+#include "eagle3/dialects/named_tensors.h"
 #include "eagle3/spec_fields.h"
 #include "formats/json_text.h"
 #include "formats/safetensors.h"
@@ -111,11 +111,11 @@ Expected<Contents> make_contents(const DraftSpec& spec, const std::map<std::stri
       if (!std::isfinite(value)) return invalid_argument("the weight {} holds {}: such a drafter is not written", tensor.name, value);
     }
     if (type == DType::kF32) {
-      out.add(file_name(tensor.name), type, tensor.shape, to_bytes(it->second));
+      out.add(checkpoint_name(tensor.name), type, tensor.shape, to_bytes(it->second));
     } else {
       std::vector<uint16_t> rounded(it->second.size());
       for (size_t i = 0; i < rounded.size(); ++i) rounded[i] = f32_to_bf16(it->second[i]);
-      out.add(file_name(tensor.name), type, tensor.shape, to_bytes(rounded));
+      out.add(checkpoint_name(tensor.name), type, tensor.shape, to_bytes(rounded));
     }
   }
   if (weights.size() != wanted.size()) {
@@ -137,7 +137,7 @@ Expected<Contents> make_contents(const DraftSpec& spec, const std::map<std::stri
 /// What was written must read back as the same forward and the same bytes.
 Status verify(const std::string& folder, const DraftSpec& spec, const Contents& contents) {
   AERIE_ASSIGN(const RawCheckpoint raw, RawCheckpoint::open(folder));
-  AERIE_ASSIGN(const DraftCheckpoint read, load_checkpoint(raw));
+  AERIE_ASSIGN(const DraftCheckpoint read, load_checkpoint(raw, {}));
   if (const auto differences = differing_fields(spec, read.spec); !differences.empty()) {
     return internal_error("what was written reads back differently: {}", fmt::join(differences, "; "));
   }
