@@ -72,6 +72,7 @@ void add_eval(CLI::App& app, Work& work);
 void add_bench(CLI::App& app, Work& work);
 void add_forward(CLI::App& app, Work& work);
 void add_inspect(CLI::App& app, Work& work);
+void add_convert(CLI::App& app, Work& work);
 void add_doctor(CLI::App& app, Work& work);
 void add_tokenize(CLI::App& app, Work& work);
 

@@ -19,6 +19,7 @@ int main(int argc, char** argv) {
   cli::add_bench(app, work);
   cli::add_forward(app, work);
   cli::add_inspect(app, work);
+  cli::add_convert(app, work);
   cli::add_doctor(app, work);
   cli::add_tokenize(app, work);
   try {

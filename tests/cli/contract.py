@@ -161,6 +161,19 @@ class Contract(unittest.TestCase):
         ids = json.loads(self.done("tokenize", "-m", "smollm2", "--messages", messages).stdout)["ids"]
         self.assertEqual(ids.count(2), 2)  # the template's own two; the user's spelling stays text
 
+    def test_convert(self):
+        out = self.folder / "drafter"
+        self.assertIn("equal to", self.done("convert", DRAFTER, out, "--to", "speculators").stdout)
+        theirs, ours = (json.loads(self.done("inspect", path, "--json").stdout) for path in (DRAFTER, out))
+        for key in ("spec", "tensors", "bytes"):
+            self.assertEqual(ours[key], theirs[key], key)
+        # What llama.cpp's graph cannot compute is refused by the field's name, and nothing is left.
+        self.refused(1, "convert", DRAFTER, self.folder / "d.gguf", "--to", "gguf", says=["cannot hold feedback post-norm"])
+        self.refused(2, "convert", DRAFTER, out, "--to", "speculators", says=["is there already"])
+        self.refused(2, "convert", DRAFTER, out, "--to", "onnx", says=["expected speculators or gguf"])
+        self.refused(2, "inspect", DRAFTER, "--taps", "2;3", says=["--taps"])
+        self.assertEqual([path.name for path in self.folder.iterdir()], ["drafter"])
+
     def test_inspect(self):
         reply = json.loads(self.done("inspect", "smollm2", "-m", "smollm2", "--json").stdout)
         self.assertEqual(reply["dialect"], "speculators")
