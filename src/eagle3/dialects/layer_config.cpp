@@ -34,6 +34,7 @@ Status read_mla(ConfigReader& layer, SpecBuilder& build) {
   spec.head_dim = spec.nope_dim + spec.rope_dim;
   spec.kv_heads = spec.heads;
   build.note("kv_rank", Source::kRead, layer.name("kv_lora_rank"));
+  build.note("latent_eps", Source::kDefaulted, "DeepSeek's code makes the norms of the latents with their class's default, not with rms_norm_eps");
   build.note("nope_dim", Source::kRead, layer.name("qk_nope_head_dim"));
   build.note("rope_dim", Source::kRead, layer.name("qk_rope_head_dim"));
   build.note("v_dim", Source::kRead, layer.name("v_head_dim"));
