@@ -10,6 +10,10 @@ namespace aerie::kernels {
 inline constexpr size_t kQ4BlockBytes = 320, kQ4Scales = 256, kQ4Minima = 288;
 inline constexpr size_t kQ8BlockBytes = 544, kQ8Scales = 512;
 
+// Weights are read ahead by hand: the hardware follows a stream too closely for kernels that compute much on every byte. What lies
+// behind a matrix may be read ahead too: a prefetch of memory that is not there does nothing.
+inline constexpr size_t kReadAhead = 4096;
+
 const Kernels& scalar_table();
 #if defined(__x86_64__)
 const Kernels& avx2_table();

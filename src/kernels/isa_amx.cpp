@@ -18,7 +18,6 @@ namespace {
 constexpr int kFewRows = 8;      // up to here the AVX-512 unit is as fast, and does not lower the clock for what follows
 constexpr int kGroupRows = 128;  // rows whose sums wait while a chunk of the weights is in the L1 cache
 constexpr size_t kChunk = 24;    // blocks of weights that are kept unpacked, 24 kB
-constexpr size_t kReadAhead = 4096;  // see matmul-inl.h
 
 // Tile registers, all configured at once for M activation rows. C [M][16] int32 = A [M][columns] int8 * B, whose row j holds four
 // columns of each of the 16 output rows: the order in which PackedMatrix stores them. Two of each, for two products in flight.

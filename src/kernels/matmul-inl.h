@@ -24,10 +24,6 @@ inline void store_strip(const PackedMatrix& w, int strip, float* y, Simd::F valu
   }
 }
 
-// Weights are read ahead by hand: the hardware follows a stream too closely for kernels that compute much on every byte. What lies
-// behind a matrix may be read ahead too: a prefetch of memory that is not there does nothing.
-constexpr size_t kReadAhead = 4096;
-
 struct Q4Format {
   static constexpr bool kHasMinimum = true;
   static constexpr size_t kBytes = kQ4BlockBytes, kScales = kQ4Scales, kMinima = kQ4Minima;

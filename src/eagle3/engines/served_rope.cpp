@@ -1,6 +1,7 @@
 // RoPE as an engine finds it in a drafter's config.
 #include <cmath>
 
+#include "eagle3/dialects/rope_config.h"
 #include "eagle3/engines/emulation.h"
 #include "formats/printable.h"
 
@@ -32,8 +33,6 @@ Seen rope_seen(const Json& config, RopeSource source) {
   if (source == RopeSource::kScalingFirst && inside) out.theta = inside;
   return out;
 }
-
-double mscale(double factor, double m) { return factor <= 1.0 ? 1.0 : 0.1 * m * std::log(factor) + 1.0; }
 
 }  // namespace
 
@@ -70,9 +69,9 @@ void Emulation::read_rope() {
     r.truncate = scaling.boolean("truncate").value_or(true);
     const double m = scaling.number("mscale").value_or(mla() ? 1.0 : 0.0), all = scaling.number("mscale_all_dim").value_or(0.0);
     const bool both = mla() || (m != 0.0 && all != 0.0);
-    const double magnitude = both ? mscale(r.factor, m) / mscale(r.factor, all) : mscale(r.factor, 1.0);
+    const double magnitude = both ? yarn_mscale(r.factor, m) / yarn_mscale(r.factor, all) : yarn_mscale(r.factor, 1.0);
     r.magnitude = static_cast<float>(scaling.number("attention_factor").value_or(magnitude));
-    if (mla() && all != 0.0) spec_.attention_scale = static_cast<float>(std::pow(mscale(r.factor, all), 2.0));
+    if (mla() && all != 0.0) spec_.attention_scale = static_cast<float>(std::pow(yarn_mscale(r.factor, all), 2.0));
   } else {
     r = {};
     if (kind != "default" && kind != "mrope")
