@@ -11,11 +11,13 @@ namespace aerie {
 namespace {
 
 // A trial costs about two plain steps where nothing of it is accepted: for its drafts, and for the drafter to read what it missed.
-// The first comes after 96 of them, later ones after 192, 384, ...: 2 % at most.
-constexpr int kFirstPatience = 96, kMostPatience = 1536, kTrialCycles = 2;
-constexpr double kFade = 1.0 - 1.0 / 30;
-// The first depth starts from an even chance, each later one from the depth before it, both with the weight of this many drafts.
-constexpr double kPriorWeight = 3.0, kPriorAcceptance = 0.5;
+// The first comes after 96 of them, later ones after 192, 384, ...: 2 % at most. In simulations shorter trials, and fewer drafts
+// remembered, left a drafter that pays unused after a run of bad luck.
+constexpr int kFirstPatience = 96, kMostPatience = 1536, kTrialCycles = 4;
+constexpr double kFade = 1.0 - 1.0 / 60;
+// The first depth starts from hope, so that a drafter is tried at once where a draft costs less than a step; the hope fades as the
+// drafts do. Each later depth starts from the one before it. Both weigh as much as this many drafts.
+constexpr double kPriorWeight = 3.0, kFirstHope = 0.8;
 
 constexpr int kDepth = 64;  // context of the measurement
 constexpr int kCycles = 7;  // measured for each K, after one that is not
@@ -111,9 +113,14 @@ Expected<CycleCosts> measure_cycle_costs(Runtime& runtime) {
   return costs;
 }
 
+DraftLength::DraftLength(const CycleCosts& costs) : costs_(costs) {
+  tried_[0] = kPriorWeight;
+  accepted_[0] = kPriorWeight * kFirstHope;
+}
+
 double DraftLength::acceptance(int depth) const {
-  double estimate = kPriorAcceptance;
-  for (size_t j = 0; j < static_cast<size_t>(depth); ++j) {
+  double estimate = accepted_[0] / tried_[0];
+  for (size_t j = 1; j < static_cast<size_t>(depth); ++j) {
     estimate = (accepted_[j] + kPriorWeight * estimate) / (tried_[j] + kPriorWeight);
   }
   return estimate;

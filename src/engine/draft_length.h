@@ -21,12 +21,13 @@ struct CycleCosts {
 Expected<CycleCosts> measure_cycle_costs(Runtime& runtime);
 
 /// Chooses K before each cycle: the one with the most expected tokens a second. Expected tokens are 1 + a_1 + a_1 a_2 + ..., a_j being
-/// the share of drafts at depth j that were accepted where the one before was, with the last thirty counting most; a depth that was
-/// seldom tried is taken to do as well as the one before it. K = 0 is one of the choices: then a short trial with one draft is
-/// made now and then, ever more seldom while it fails, so that a drafter that never pays costs next to nothing. Not thread-safe.
+/// the share of drafts at depth j that were accepted where the one before was, with the last sixty counting most; a depth that was
+/// seldom tried is taken to do as well as the one before it, the first to do well until it was seen. K = 0 is one of the choices:
+/// then a short trial with one draft is made now and then, ever more seldom while it fails, so that a drafter that never pays costs
+/// next to nothing. Not thread-safe.
 class DraftLength {
  public:
-  explicit DraftLength(const CycleCosts& costs) : costs_(costs) {}
+  explicit DraftLength(const CycleCosts& costs);
 
   /// K of the next cycle.
   int choose();
