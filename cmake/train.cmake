@@ -25,7 +25,7 @@ foreach(directory ${TORCH_INCLUDE_DIRS})
 endforeach()
 
 # Only the parts below are used; they cost seconds a file, so they are compiled once.
-aerie_library(train DEPS aerie_eagle3 aerie_torch)
+aerie_library(train DEPS aerie_eagle3 aerie_text aerie_torch)
 target_precompile_headers(aerie_train PRIVATE <ATen/ATen.h> <torch/csrc/autograd/autograd.h>)
 
 add_executable(aerie-train ${CMAKE_SOURCE_DIR}/apps/aerie-train/main.cpp)

@@ -38,14 +38,13 @@ int main(int argc, char** argv) {
   using namespace aerie::train;
   spin_briefly(argv);
   TrainOptions o;
-  std::string device = "cpu";
   bool verbose = false;
   CLI::App app{"Trains an EAGLE-3 drafter on traces that `aerie capture` made. It can be interrupted (Ctrl-C) and goes on with --resume."};
   app.option_defaults()->always_capture_default();
 
   app.add_option("--data", o.data, "folder of traces; may be given several times (same target, taps and template)")->required();
   app.add_option("--out", o.out, "folder for the drafter, metrics.jsonl and the state to resume from")->required();
-  app.add_option("-m,--target", o.target, "the target's GGUF file: its embedding, final norm and output rows are used")->required();
+  app.add_option("-m,--model,--target", o.target, "the target's GGUF file: its embedding, final norm and output rows are used")->required();
   app.add_flag("--resume", o.resume, "go on from the state in --out; without one there, start anew");
   app.add_option("--seed", o.seed, "of the initial weights and the order of the data");
 
@@ -95,7 +94,6 @@ int main(int argc, char** argv) {
       ->transform(CLI::CheckedTransformer(std::map<std::string, MatmulPrecision>{
           {"auto", MatmulPrecision::kAuto}, {"bf16", MatmulPrecision::kBf16}, {"f32", MatmulPrecision::kFloat32}}))
       ->default_str("auto");
-  machine->add_option("--device", device, "only cpu")->check(CLI::IsMember({"cpu"}));
   app.add_flag("--verbose", verbose, "log more");
 
   try {

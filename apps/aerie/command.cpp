@@ -10,21 +10,51 @@
 
 namespace aerie::cli {
 
+namespace {
+constexpr const char* kDrafterHelp = "drafter: a folder, a GGUF file, or the name of a known model's (smollm2)";
+
+/// Flags --threads and --isa.
+void add_compute(CLI::App& app, int& threads, std::string& isa) {
+  app.add_option("--threads", threads, "threads that compute (default: the cores this process may use)")->check(CLI::PositiveNumber);
+  app.add_option("--isa", isa, "instruction set: scalar, avx2, avx512 or amx (default: the best of this machine)");
+}
+}  // namespace
+
 void ModelFlags::add_to(CLI::App& app, bool with_drafter) {
   app.add_option("-m,--model", options.target, "target: a GGUF file, or the name of a known model (smollm2)")->required();
-  if (with_drafter) app.add_option("-d,--drafter", options.drafter, "drafter: a folder, or the name of a known model's (smollm2)");
-  app.add_option("--threads", options.threads, "threads that compute (default: the cores this process may use)")->check(CLI::PositiveNumber);
+  if (with_drafter) {
+    app.add_option("-d,--drafter", options.drafter, kDrafterHelp);
+    drafter.add_to(app);
+  }
+  add_compute(app, options.threads, options.isa);
   app.add_option("--context", options.context, "tokens of prompt and answer together at most (default: what the model was made for)")
       ->check(CLI::PositiveNumber);
-  app.add_option("--isa", options.isa, "instruction set: scalar, avx2, avx512 or amx (default: the best of this machine)");
   app.add_flag("--float32", float32, "compute everything in float32: the slow reference");
 }
 
 Expected<std::unique_ptr<Runtime>> ModelFlags::load() {
   options.precision = float32 ? Precision::kFloat32 : Precision::kServed;
+  AERIE_ASSIGN(options.reading, drafter.options());
   AERIE_ASSIGN(std::unique_ptr<Runtime> runtime, Runtime::load(options));
+  warn_of(runtime->drafter_findings());
   spdlog::debug("loaded in {:.2f} s; kernels: {}, {} threads", runtime->load_seconds(), runtime->target().kernels().name, runtime->pool().size());
   return runtime;
+}
+
+void StandaloneFlags::add_to(CLI::App& app) {
+  app.add_option("-d,--drafter", options.drafter, kDrafterHelp)->required();
+  app.add_option("-m,--model", options.target, "target (GGUF, or a known name): needed where the drafter shares its embedding or output matrix");
+  drafter.add_to(app);
+  add_compute(app, options.threads, options.isa);
+  app.add_flag("--float32", float32, "compute with the weights as stored: the slow reference");
+}
+
+Expected<std::unique_ptr<StandaloneDrafter>> StandaloneFlags::load() {
+  options.precision = float32 ? DraftPrecision::kFloat32 : DraftPrecision::kServed;
+  AERIE_ASSIGN(options.reading, drafter.options());
+  AERIE_ASSIGN(auto loaded, StandaloneDrafter::load(options));
+  warn_of(loaded->checkpoint().findings);
+  return loaded;
 }
 
 void PromptFlags::add_to(CLI::App& app) {

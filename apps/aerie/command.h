@@ -10,8 +10,10 @@
 
 #include "base/status.h"
 #include "base/log.h"
+#include "drafter_flags.h"
 #include "engine/generate.h"
 #include "engine/runtime.h"
+#include "engine/standalone_drafter.h"
 
 namespace aerie::cli {
 
@@ -21,12 +23,23 @@ inline constexpr int kDone = 0, kFailed = 1, kBadUsage = 2;
 /// A subcommand's work; CLI11 calls it after parsing, main() turns the status into an exit code.
 using Work = std::function<Status()>;
 
-/// Flags -m, -d, --threads, --isa, --float32.
+/// Flags -m, --threads, --context, --isa, --float32; with a drafter also -d and those of DrafterFlags.
 struct ModelFlags {
   RuntimeOptions options;
+  DrafterFlags drafter;
   bool float32 = false;
   void add_to(CLI::App& app, bool with_drafter);
   Expected<std::unique_ptr<Runtime>> load();
+};
+
+/// The flags of what computes a drafter on stored features: -d, -m where it shares the target's tables, --threads, --isa, --float32, and
+/// those of DrafterFlags.
+struct StandaloneFlags {
+  StandaloneOptions options;
+  DrafterFlags drafter;
+  bool float32 = false;
+  void add_to(CLI::App& app);
+  Expected<std::unique_ptr<StandaloneDrafter>> load();
 };
 
 /// Flags -p, --messages, --raw and what they make of a prompt.

@@ -3,7 +3,6 @@
 #include <filesystem>
 
 #include "command.h"
-#include "drafter_flags.h"
 #include "eagle3/convert.h"
 
 namespace aerie::cli {
@@ -27,12 +26,11 @@ Status run_convert(const ConvertFlags& flags) {
     const auto name = target->get_string("general.name");
     options.target_name = name.ok() ? *name : std::filesystem::path(path).stem().string();
   }
-  AERIE_ASSIGN(const OpenOptions known, flags.drafter.options(target ? &*target : nullptr));
+  AERIE_ASSIGN(OpenOptions known, flags.drafter.options());
+  if (target) AERIE_TRY(add_target_facts(*target, known));
   AERIE_ASSIGN(const std::string in, resolve_drafter(flags.in));
   AERIE_ASSIGN(const DraftCheckpoint checkpoint, open_drafter(in, known));
-  for (const Finding& finding : checkpoint.findings) {
-    if (finding.severity == Severity::kWarning) spdlog::warn("{}: {}", finding.code, finding.text);
-  }
+  warn_of(checkpoint.findings);
   AERIE_TRY(convert_drafter(checkpoint, flags.out, format, options));
   std::printf("%s: %s, read again and equal to %s\n", flags.out.c_str(), draft_format_name(format), in.c_str());
   return {};

@@ -1,10 +1,10 @@
-// Flags of the subcommands that read a drafter without running it.
+// How a drafter's files are read where they do not say enough; and saying what reading them brought up.
 #pragma once
 
-#include <optional>
+#include <CLI/CLI.hpp>
 #include <string>
+#include <vector>
 
-#include "command.h"
 #include "eagle3/checkpoint.h"
 
 namespace aerie::cli {
@@ -13,8 +13,11 @@ namespace aerie::cli {
 struct DrafterFlags {
   std::string taps, convention;
   void add_to(CLI::App& app);
-  /// `target`: of the drafter, or null. kInvalidArgument names the flag that has no meaning.
-  Expected<OpenOptions> options(const GgufFile* target) const;
+  /// kInvalidArgument names the flag that has no meaning.
+  Expected<OpenOptions> options() const;
 };
+
+/// Warns on stderr of each finding that is more than a note.
+void warn_of(const std::vector<Finding>& findings);
 
 }  // namespace aerie::cli

@@ -9,7 +9,7 @@ namespace aerie::cli {
 namespace {
 
 struct EvalFlags {
-  ModelFlags model;
+  StandaloneFlags drafter;
   std::vector<std::string> traces;
   int k = 6;
   int limit = 0;
@@ -17,20 +17,20 @@ struct EvalFlags {
 };
 
 Status run_eval(EvalFlags& flags) {
-  if (flags.model.options.drafter.empty()) return invalid_argument("a drafter is needed: -d FOLDER");
-  AERIE_ASSIGN(const auto runtime, flags.model.load());
+  AERIE_ASSIGN(const auto standalone, flags.drafter.load());
+  const Drafter& drafter = standalone->drafter();
   ReplaySummary summary;
   int conversations = 0;
   for (const std::string& folder : flags.traces) {
     AERIE_ASSIGN(const TraceReader reader, TraceReader::open(folder));
     const TraceManifest& manifest = reader.manifest();
-    AERIE_TRY(check_fits_target(runtime->drafter()->spec(), manifest.target.hidden, manifest.target.vocab, manifest.target.blocks).with_context(folder));
+    AERIE_TRY(check_fits_target(drafter.spec(), manifest.target.hidden, manifest.target.vocab, manifest.target.blocks).with_context(folder));
     for (const int row : reader.rows()) {
       if (flags.limit > 0 && conversations >= flags.limit) break;
       AERIE_ASSIGN(const Trace trace, reader.read(row));
-      AERIE_ASSIGN(const std::vector<uint16_t> features, select_features(runtime->drafter()->spec(), manifest, trace));
+      AERIE_ASSIGN(const std::vector<uint16_t> features, select_features(drafter.spec(), manifest, trace));
       AERIE_ASSIGN(const TraceReplay replay,
-                   replay_trace(*runtime->drafter(), runtime->draft_ops(), {trace.tokens, trace.mask, features}, {.steps = flags.k}));
+                   replay_trace(drafter, standalone->ops(), {trace.tokens, trace.mask, features}, {.steps = flags.k}));
       summary.add(replay, flags.k);
       ++conversations;
     }
@@ -68,7 +68,7 @@ Status run_eval(EvalFlags& flags) {
 void add_eval(CLI::App& app, Work& work) {
   auto* command = app.add_subcommand("eval", "replay captured states through a drafter and say what an engine must accept");
   auto flags = std::make_shared<EvalFlags>();
-  flags->model.add_to(*command, true);
+  flags->drafter.add_to(*command);
   command->add_option("--traces", flags->traces, "trace folder of aerie capture; may be given several times")->required();
   command->add_option("-k,--draft-tokens", flags->k, "drafts per cycle")->check(CLI::Range(1, kMaxReplaySteps))->capture_default_str();
   command->add_option("--limit", flags->limit, "conversations to replay (default: all)")->check(CLI::PositiveNumber);

@@ -1,7 +1,6 @@
 // aerie forward: a drafter's logits for stored features, with no engine.
 #include <algorithm>
 #include <cmath>
-#include <optional>
 
 #include "command.h"
 #include "eagle3/unroll.h"
@@ -12,10 +11,9 @@ namespace aerie::cli {
 namespace {
 
 struct ForwardFlags {
-  std::string drafter, target, input, output, isa;
+  StandaloneFlags drafter;
+  std::string input, output;
   UnrollOptions unroll;
-  int threads = 0;
-  bool float32 = false;
 };
 
 struct ForwardInput {
@@ -57,59 +55,18 @@ Expected<ForwardInput> read_input(const std::string& path, const DraftSpec& spec
   return out;
 }
 
-/// The target whose tables the drafter shares, or only the sizes that the drafter states where none is given.
-class Tables {
- public:
-  Expected<TargetTables> open(const ForwardFlags& flags, const DraftSpec& spec, const kernels::Kernels& kernels, ThreadPool& pool) {
-    if (flags.target.empty()) {
-      if (!spec.own_embedding || !spec.own_head) {
-        return invalid_argument("{}: the drafter shares its target's {}: give the target with -m", spec.path,
-                                spec.own_head ? "embedding" : spec.own_embedding ? "output matrix" : "embedding and output matrix");
-      }
-      TargetTables sizes;
-      sizes.hidden = spec.target_hidden;
-      sizes.vocab = spec.vocab;
-      sizes.blocks = *std::max_element(spec.taps.begin(), spec.taps.end());
-      return sizes;
-    }
-    AERIE_ASSIGN(const std::string path, resolve_target(flags.target));
-    AERIE_ASSIGN(GgufFile file, GgufFile::open(path));
-    file_.emplace(std::move(file));
-    TargetOptions options;
-    options.precision = flags.float32 ? Precision::kFloat32 : Precision::kServed;
-    options.kernels = &kernels;
-    AERIE_ASSIGN(target_, load_target(*file_, options, pool));
-    return tables_of(*target_, pool);
-  }
-
- private:
-  std::optional<GgufFile> file_;
-  std::unique_ptr<Target> target_;
-};
-
-Status run_forward(const ForwardFlags& flags) {
-  AERIE_ASSIGN(const std::string folder, resolve_drafter(flags.drafter));
-  AERIE_ASSIGN(const DraftCheckpoint checkpoint, open_drafter(folder));
-  const DraftSpec& spec = checkpoint.spec;
+Status run_forward(ForwardFlags& flags) {
+  AERIE_ASSIGN(const auto standalone, flags.drafter.load());
+  const Drafter& drafter = standalone->drafter();
+  const DraftSpec& spec = drafter.spec();
   AERIE_ASSIGN(const ForwardInput input, read_input(flags.input, spec));
-  const kernels::Kernels* kernels = &kernels::best_kernels();
-  if (!flags.isa.empty()) {
-    AERIE_ASSIGN(const kernels::Isa isa, kernels::parse_isa(flags.isa));
-    AERIE_ASSIGN(kernels, kernels::kernels_for(isa));
-  }
-  ThreadPool pool(flags.threads == 0 ? default_thread_count() : flags.threads);
-  Tables tables;
-  AERIE_ASSIGN(TargetTables shared, tables.open(flags, spec, *kernels, pool));
-  AERIE_ASSIGN(const Drafter drafter,
-               Drafter::create(checkpoint, std::move(shared), flags.float32 ? DraftPrecision::kFloat32 : DraftPrecision::kServed));
 
   const size_t rows = input.token_ids.size(), vocab = static_cast<size_t>(spec.draft_vocab);
   std::vector<std::vector<float>> logits(static_cast<size_t>(flags.unroll.steps), std::vector<float>(rows * vocab));
-  CpuOps ops(*kernels, pool);
   const auto keep = [&](int step, int first, int count, const float* from) {
     std::copy_n(from, static_cast<size_t>(count) * vocab, logits[static_cast<size_t>(step)].data() + static_cast<size_t>(first) * vocab);
   };
-  AERIE_TRY(unroll_logits(drafter, ops, input.features, input.token_ids, flags.unroll, keep));
+  AERIE_TRY(unroll_logits(drafter, standalone->ops(), input.features, input.token_ids, flags.unroll, keep));
   std::vector<TensorView> tensors;
   for (size_t s = 0; s < logits.size(); ++s) {
     TensorView& view = tensors.emplace_back();
@@ -126,8 +83,7 @@ Status run_forward(const ForwardFlags& flags) {
 void add_forward(CLI::App& app, Work& work) {
   auto* command = app.add_subcommand("forward", "compute a drafter's logits for stored features, step by step");
   auto flags = std::make_shared<ForwardFlags>();
-  command->add_option("-d,--drafter", flags->drafter, "drafter: a folder, or the name of a known model's (smollm2)")->required();
-  command->add_option("-m,--model", flags->target, "target: needed where the drafter shares its embedding or output matrix");
+  flags->drafter.add_to(*command);
   command->add_option("--input", flags->input, "safetensors: features [L, k*Ht], and token_ids [L], each paired with the feature of its row")
       ->required();
   command->add_option("--output", flags->output, "safetensors to write: logits_0 .. [L, Vd]; step s reads token_ids[i+s], 0 past the end")
@@ -136,10 +92,6 @@ void add_forward(CLI::App& app, Work& work) {
   command->add_option("--first-position", flags->unroll.first_position, "position of row 0: speculators' trainer counts from 1")
       ->check(CLI::Range(0, 1))
       ->capture_default_str();
-  command->add_option("--threads", flags->threads, "threads that compute (default: the cores this process may use)")
-      ->check(CLI::Range(1, 4 * default_thread_count()));
-  command->add_option("--isa", flags->isa, "instruction set: scalar, avx2 or avx512 (default: the best of this machine)");
-  command->add_flag("--float32", flags->float32, "compute with the weights as stored: the slow reference");
   command->callback([flags, &work] { work = [flags] { return run_forward(*flags); }; });
 }
 

@@ -5,11 +5,11 @@
 #include <optional>
 
 #include "command.h"
-#include "drafter_flags.h"
 #include "eagle3/checkpoint.h"
 #include "eagle3/dialects/vocab_map.h"
 #include "eagle3/spec_fields.h"
 #include "inspect_served.h"
+#include "models/registry.h"
 
 namespace aerie::cli {
 namespace {
@@ -38,9 +38,9 @@ std::string describe_d2t(const DraftSpec& spec) {
 }
 
 Status check_target(const GgufFile& file, const DraftSpec& spec) {
-  ThreadPool pool(default_thread_count());
-  AERIE_ASSIGN(const auto target, load_target(file, {}, pool));
-  return check_fits_target(spec, target->config().hidden, target->config().vocab, target->config().blocks);
+  AERIE_ASSIGN(const std::string architecture, file.get_string("general.architecture"));
+  AERIE_ASSIGN(const TargetConfig target, read_target_config(file, architecture));
+  return check_fits_target(spec, target.hidden, target.vocab, target.blocks);
 }
 
 void print_finding(const Finding& finding) {
@@ -54,7 +54,8 @@ Status inspect_drafter(const InspectFlags& flags, const std::string& path) {
     AERIE_ASSIGN(const std::string target_path, resolve_target(flags.target));
     AERIE_ASSIGN(target, GgufFile::open(target_path));
   }
-  AERIE_ASSIGN(const OpenOptions known, flags.drafter.options(target ? &*target : nullptr));
+  AERIE_ASSIGN(OpenOptions known, flags.drafter.options());
+  if (target) AERIE_TRY(add_target_facts(*target, known));
   AERIE_ASSIGN(DraftCheckpoint checkpoint, read_drafter(path, known));
   const DraftSpec& spec = checkpoint.spec;
   if (target) AERIE_TRY(check_target(*target, spec));
@@ -107,9 +108,8 @@ bool is_gguf_drafter(const std::string& path) {
 
 Status inspect_target(const InspectFlags& flags, const std::string& path) {
   AERIE_ASSIGN(const GgufFile file, GgufFile::open(path));
-  ThreadPool pool(default_thread_count());
-  AERIE_ASSIGN(const auto target, load_target(file, {}, pool));
-  const TargetConfig& c = target->config();
+  AERIE_ASSIGN(const std::string architecture, file.get_string("general.architecture"));
+  AERIE_ASSIGN(const TargetConfig c, read_target_config(file, architecture));
   std::map<std::string, int> types;
   uint64_t parameters = 0;
   for (const TensorView& tensor : file.tensors()) {
@@ -132,7 +132,10 @@ Status inspect_target(const InspectFlags& flags, const std::string& path) {
 Status run_inspect(const InspectFlags& flags) {
   // A known name means its drafter here; the target has its own flag.
   AERIE_ASSIGN(const std::string path, resolve_drafter(flags.path));
-  if (flags.served.given()) return print_served(flags.served, path, flags.json);
+  if (flags.served.given()) {
+    AERIE_ASSIGN(const OpenOptions known, flags.drafter.options());
+    return print_served(flags.served, path, flags.target, known, flags.json);
+  }
   return std::filesystem::is_directory(path) || is_gguf_drafter(path) ? inspect_drafter(flags, path) : inspect_target(flags, path);
 }
 

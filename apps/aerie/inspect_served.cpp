@@ -73,7 +73,7 @@ void ServedFlags::add_to(CLI::App& app) {
       ->check(CLI::Range(6, 10000));
 }
 
-Status print_served(const ServedFlags& flags, const std::string& path, bool json) {
+Status print_served(const ServedFlags& flags, const std::string& path, const std::string& target, OpenOptions known, bool json) {
   std::vector<EngineVersion> engines;
   if (flags.engine == "all") {
     engines = known_engines();
@@ -83,11 +83,20 @@ Status print_served(const ServedFlags& flags, const std::string& path, bool json
   }
   AERIE_ASSIGN(const RawCheckpoint raw, RawCheckpoint::open(path));
   const DrafterFiles files = drafter_files(raw);
-  const auto own = open_drafter(path);
+  ServedTarget served{flags.target_arch, flags.target_blocks};
+  if (!target.empty()) {
+    AERIE_ASSIGN(const std::string target_path, resolve_target(target));
+    AERIE_ASSIGN(const GgufFile file, GgufFile::open(target_path));
+    AERIE_TRY(add_target_facts(file, known));
+    if (served.architecture.empty()) served.architecture = known.target_architecture;
+    if (served.blocks == 0) served.blocks = known.target_blocks;
+  }
+  const auto own = open_drafter(path, known);
+  if (own.ok()) warn_of(own->findings);
   std::vector<ServedReading> readings;
   for (const EngineVersion& engine : engines) {
     for (ServedReading& reading :
-         read_as_served(files, engine, {flags.target_arch, flags.target_blocks}, own.ok() ? &own->spec : nullptr)) {
+         read_as_served(files, engine, served, own.ok() ? &own->spec : nullptr)) {
       readings.push_back(std::move(reading));
     }
   }

@@ -5,6 +5,7 @@
 #include <string>
 
 #include "base/status.h"
+#include "eagle3/checkpoint.h"
 
 namespace aerie::cli {
 
@@ -16,7 +17,8 @@ struct ServedFlags {
   bool given() const { return !engine.empty(); }
 };
 
-/// Prints the readings of the drafter at `path`. Where Aerie itself can open the drafter, what differs from its own reading is named.
-Status print_served(const ServedFlags& flags, const std::string& path, bool json);
+/// Prints the readings of the drafter at `path`. Where Aerie itself can open the drafter, what differs from its own reading, by
+/// `known`, is named. `target`: a GGUF file or a known name whose architecture and depth are taken where `flags` has none; or "".
+Status print_served(const ServedFlags& flags, const std::string& path, const std::string& target, OpenOptions known, bool json);
 
 }  // namespace aerie::cli

@@ -23,7 +23,7 @@ Status check_expressible(DraftFormat format, const DraftSpec& spec);
 struct ConvertOptions {
   bool float32 = false;                 // matrices as F32; otherwise as they are stored
   const GgufFile* tokenizer = nullptr;  // GGUF: the target whose tokenizer goes along; null: none
-  std::string target_name;              // speculators: the verifier
+  std::string target_name;              // speculators: the verifier; GGUF: part of general.name
 };
 
 /// Writes `checkpoint` to `path` (a folder, or a GGUF file), opens what was written and compares it with what was given: the spec

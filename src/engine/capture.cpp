@@ -5,6 +5,7 @@
 #include <deque>
 
 #include "base/file_io.h"
+#include "eagle3/layer_ids.h"
 #include "engine/batch_decoder.h"
 
 namespace aerie {
@@ -182,8 +183,6 @@ Status Capture::finish(int slot) {
 
 }  // namespace
 
-std::vector<int> default_taps(int blocks) { return {2, blocks / 2, blocks - 3}; }
-
 Expected<CaptureProgress> capture(Runtime& runtime, const std::vector<Prompt>& prompts, const CaptureOptions& options,
                                   const std::function<void(const CaptureProgress&)>& on_progress) {
   const TargetConfig& config = runtime.target().config();
@@ -192,10 +191,13 @@ Expected<CaptureProgress> capture(Runtime& runtime, const std::vector<Prompt>& p
     return invalid_argument("expected at least one slot and a row budget of no less than the slots, found {} and {}", options.slots, options.row_budget);
   }
   if (options.max_new_tokens < 1 || options.max_length < 3) return invalid_argument("answers and conversations need room for tokens");
+  if (options.taps.empty() && config.blocks < 6) {
+    return invalid_argument("the default taps 2, N/2 and N-3 need a target of 6 blocks or more, this one has {}: give --taps", config.blocks);
+  }
   TraceManifest manifest;
   manifest.target = {config.name, "", config.hidden, config.vocab, config.blocks, static_cast<double>(config.rms_eps)};
   AERIE_ASSIGN(manifest.target.sha256, sha256_file(runtime.file().path()));
-  manifest.taps = options.taps.empty() ? default_taps(config.blocks) : options.taps;
+  manifest.taps = options.taps.empty() ? default_taps(LayerIdRule::kBoundary, config.blocks) : options.taps;
   manifest.template_sha256 = runtime.chat_template()->sha256();
   manifest.precision = runtime.target().precision() == Precision::kServed
                            ? std::string("weights as in the file, 12-bit activations, f16 kv")

@@ -35,7 +35,4 @@ struct CaptureProgress {
 Expected<CaptureProgress> capture(Runtime& runtime, const std::vector<Prompt>& prompts, const CaptureOptions& options,
                                   const std::function<void(const CaptureProgress&)>& on_progress);
 
-/// The boundaries that EAGLE-3 takes by default: 2, N/2, N-3 (arXiv 2503.01840's low, middle and high state).
-std::vector<int> default_taps(int blocks);
-
 }  // namespace aerie

@@ -75,6 +75,28 @@ Expected<std::string> resolve_drafter(const std::string& path_or_name) {
   return (*models / known->drafter).string();
 }
 
+Expected<const kernels::Kernels*> choose_kernels(const std::string& isa) {
+  if (isa.empty()) return &kernels::best_kernels();
+  AERIE_ASSIGN(const kernels::Isa parsed, kernels::parse_isa(isa));
+  return kernels::kernels_for(parsed);
+}
+
+Expected<int> choose_threads(int asked) {
+  const int cores = default_thread_count();
+  if (asked < 0 || asked > 4 * cores) {
+    return invalid_argument("--threads {}: expected 1 to {} (this process may use {} cores)", asked, 4 * cores, cores);
+  }
+  return asked == 0 ? cores : asked;
+}
+
+Status add_target_facts(const GgufFile& target, OpenOptions& known) {
+  AERIE_ASSIGN(known.target_architecture, target.get_string("general.architecture"));
+  AERIE_ASSIGN(const uint32_t blocks, target.get_u32(known.target_architecture + ".block_count"));
+  if (blocks > 1u << 14) return corrupt("{}: a target of {} blocks is not believed", target.path(), blocks);
+  known.target_blocks = static_cast<int>(blocks);
+  return {};
+}
+
 Expected<DraftLength*> Runtime::draft_length() {
   if (!draft_length_) {
     AERIE_ASSIGN(const CycleCosts costs, measure_cycle_costs(*this));
@@ -95,19 +117,12 @@ TargetTables tables_of(Target& target, ThreadPool& pool) {
 
 Expected<std::unique_ptr<Runtime>> Runtime::load(const RuntimeOptions& options) {
   const auto start = std::chrono::steady_clock::now();
-  const int cores = default_thread_count();
-  if (options.threads < 0 || options.threads > 4 * cores) {
-    return invalid_argument("--threads {}: expected 1 to {} (this process may use {} cores)", options.threads, 4 * cores, cores);
-  }
-  const kernels::Kernels* kernels = &kernels::best_kernels();
-  if (!options.isa.empty()) {
-    AERIE_ASSIGN(const kernels::Isa isa, kernels::parse_isa(options.isa));
-    AERIE_ASSIGN(kernels, kernels::kernels_for(isa));
-  }
+  AERIE_ASSIGN(const int threads, choose_threads(options.threads));
+  AERIE_ASSIGN(const kernels::Kernels* kernels, choose_kernels(options.isa));
   AERIE_ASSIGN(const std::string path, resolve_target(options.target));
   AERIE_ASSIGN(GgufFile file, GgufFile::open(path));
   std::unique_ptr<Runtime> runtime(new Runtime(std::move(file)));
-  runtime->pool_ = std::make_unique<ThreadPool>(options.threads == 0 ? cores : options.threads);
+  runtime->pool_ = std::make_unique<ThreadPool>(threads);
   AERIE_ASSIGN(runtime->target_, load_target(runtime->file_, {options.precision, kernels, options.max_rows, options.context}, *runtime->pool_));
   AERIE_ASSIGN(Tokenizer tokenizer, Tokenizer::from_gguf(runtime->file_));
   if (tokenizer.vocab_size() > runtime->target_->config().vocab) {
@@ -123,10 +138,10 @@ Expected<std::unique_ptr<Runtime>> Runtime::load(const RuntimeOptions& options) 
   runtime->draft_ops_.emplace(*kernels, *runtime->pool_);
   if (!options.drafter.empty()) {
     AERIE_ASSIGN(const std::string folder, resolve_drafter(options.drafter));
-    OpenOptions known;
-    known.target_blocks = runtime->target_->config().blocks;
-    known.target_architecture = runtime->target_->config().architecture;
-    AERIE_ASSIGN(const DraftCheckpoint checkpoint, open_drafter(folder, known));
+    OpenOptions reading = options.reading;
+    AERIE_TRY(add_target_facts(runtime->file_, reading));
+    AERIE_ASSIGN(DraftCheckpoint checkpoint, open_drafter(folder, reading));
+    runtime->drafter_findings_ = checkpoint.findings;
     const auto precision = options.precision == Precision::kServed ? DraftPrecision::kServed : DraftPrecision::kFloat32;
     AERIE_ASSIGN(Drafter drafter, Drafter::create(checkpoint, tables_of(*runtime->target_, *runtime->pool_), precision));
     runtime->drafter_ = std::move(drafter);

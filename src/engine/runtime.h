@@ -19,6 +19,7 @@ namespace aerie {
 struct RuntimeOptions {
   std::string target;   // GGUF file
   std::string drafter;  // folder, or empty for none
+  OpenOptions reading;  // what the drafter's files do not say; the target's facts are added
   int threads = 0;      // 0: as many as this process may use
   std::string isa;      // empty: the best of this machine
   Precision precision = Precision::kServed;
@@ -37,6 +38,8 @@ class Runtime {
   Target& target() { return *target_; }
   const Target& target() const { return *target_; }
   const Drafter* drafter() const { return drafter_ ? &*drafter_ : nullptr; }
+  /// What reading the drafter had to say.
+  const std::vector<Finding>& drafter_findings() const { return drafter_findings_; }
   CpuOps& draft_ops() { return *draft_ops_; }
   const Tokenizer& tokenizer() const { return *tokenizer_; }
   /// Null when the target's file has no chat template.
@@ -53,6 +56,7 @@ class Runtime {
   std::unique_ptr<ThreadPool> pool_;
   std::unique_ptr<Target> target_;
   std::optional<Drafter> drafter_;
+  std::vector<Finding> drafter_findings_;
   std::optional<CpuOps> draft_ops_;
   std::optional<Tokenizer> tokenizer_;
   std::optional<ChatTemplate> chat_template_;
@@ -62,6 +66,14 @@ class Runtime {
 
 /// The target's sizes, embedding table and output matrix, as a drafter borrows them. Both must outlive the result.
 TargetTables tables_of(Target& target, ThreadPool& pool);
+
+/// The kernels of that name ("avx2"); "": the best of this machine. kInvalidArgument or kUnsupported says which there are.
+Expected<const kernels::Kernels*> choose_kernels(const std::string& isa);
+/// The number of threads as asked; 0: the cores this process may use. kInvalidArgument beyond four times these.
+Expected<int> choose_threads(int asked);
+
+/// Adds the target's architecture and depth to what is known about its drafter.
+Status add_target_facts(const GgufFile& target, OpenOptions& known);
 
 /// A path as given, or the file behind a known model's name ("smollm2"). kNotFound says where it was looked for.
 Expected<std::string> resolve_target(const std::string& path_or_name);

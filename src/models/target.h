@@ -23,7 +23,7 @@ struct TargetConfig {
   float rope_theta = 10000.0f, rms_eps = 1e-5f;
 };
 
-/// kServed: weights as the file stores them, 8-bit activations, f16 KV. kFloat32: everything dequantised to float32, the
+/// kServed: weights as the file stores them, 12-bit activations, f16 KV. kFloat32: everything dequantised to float32, the
 /// reference that the served precision is measured against.
 enum class Precision { kServed, kFloat32 };
 

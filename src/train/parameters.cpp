@@ -6,6 +6,7 @@
 #include <cmath>
 
 #include "formats/safetensors.h"
+#include "text/tokenizer.h"
 
 namespace aerie::train {
 namespace {
@@ -55,11 +56,9 @@ Expected<TargetTensors> read_target_tensors(const GgufFile& file) {
   AERIE_TRY(read("token_embd.weight", vocab, target.embedding));
   AERIE_TRY(read("output_norm.weight", 1, target.final_norm));
   if (file.find("output.weight").ok()) AERIE_TRY(read("output.weight", vocab, target.head));
-  for (const char* key : {"tokenizer.ggml.eos_token_id", "tokenizer.ggml.eot_token_id", "tokenizer.ggml.eom_token_id"}) {
-    if (!file.has(key)) continue;
-    AERIE_ASSIGN(const uint32_t id, file.get_u32(key));
-    if (id >= vocab) return corrupt("{}: key {}: token {} is outside the vocabulary of {}", file.path(), key, id, vocab);
-    target.end_tokens.push_back(static_cast<int32_t>(id));
+  AERIE_ASSIGN(const Tokenizer tokenizer, Tokenizer::from_gguf(file));
+  for (int32_t id = 0; id < std::min(tokenizer.vocab_size(), target.config.vocab); ++id) {
+    if (tokenizer.is_end_of_generation(id)) target.end_tokens.push_back(id);
   }
   return target;
 }

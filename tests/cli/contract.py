@@ -137,6 +137,21 @@ class Contract(unittest.TestCase):
             self.assertTrue(0 <= step["unconditional"] <= 1 and 0 <= step["conditional"] <= 1)
         self.assertTrue(0 < reply["coverage"] <= 1)
         self.refused(2, *capture, "--taps", "1,2,3", says=["taps"])
+        self.one_sentence(self.refused(2, "eval", "-d", "smollm2", "--traces", traces, says=["embedding", "-m"]))
+        # Other taps than the drafter's own are looked for among the captured ones.
+        self.one_sentence(self.refused(2, "eval", "-m", "smollm2", "-d", "smollm2", "--taps", "3,15,27", "--traces", traces, says=["boundary 3"]))
+
+    def test_wrong_taps_cost_acceptance_and_never_the_answer(self):
+        def run(*arguments):
+            return json.loads(self.done("run", "-m", "smollm2", "-p", "Count from one to ten.", "-n", "40", "--json", *arguments).stdout)
+
+        plain, right = run(), run("-d", "smollm2", "-k", "2")
+        wrong = run("-d", "smollm2", "-k", "2", "--taps", "embed,2,15")
+        self.assertEqual(plain["token_ids"], right["token_ids"])
+        self.assertEqual(plain["token_ids"], wrong["token_ids"])
+        self.assertLess(wrong["draft"]["accepted"], right["draft"]["accepted"])
+        self.refused(2, "run", "-m", "smollm2", "-d", "smollm2", "-p", "x", "--taps", "two", says=["--taps"])
+        self.refused(2, "run", "-m", "smollm2", "-d", "smollm2", "-p", "x", "--layer-id-convention", "mine", says=["--layer-id-convention"])
 
     def test_bench_json(self):
         reply = json.loads(self.done("bench", "-m", "smollm2", "-d", "smollm2", "-n", "12", "--repetitions", "1", "--json").stdout)
@@ -188,6 +203,9 @@ class Contract(unittest.TestCase):
         sglang = json.loads(self.done("inspect", DRAFTER, "--served-by", "sglang:0.5.23", "--json").stdout)["served_by"][0]
         self.assertTrue(sglang["refuses"])
         self.assertIn("llama.cpp", self.done("inspect", DRAFTER, "--served-by", "all").stdout)
+        # What is known of the drafter and its target holds for the comparison too.
+        served = json.loads(self.done("inspect", DRAFTER, "--served-by", "vllm:0.33", "-m", "smollm2", "--taps", "1,2,3", "--json").stdout)["served_by"][0]
+        self.assertEqual([(d["field"], d["trained"], d["served"]) for d in served["differences"]], [("taps", "1,2,3", "2,15,27")])
         self.one_sentence(self.refused(2, "inspect", DRAFTER, "--served-by", "nonsense", says=["nonsense"]))
 
     def test_doctor(self):
