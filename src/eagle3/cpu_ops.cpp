@@ -4,6 +4,8 @@
 #include <cstring>
 #include <new>
 
+#include "models/linear.h"
+
 namespace aerie {
 namespace {
 
@@ -94,11 +96,29 @@ CpuOps::Tensor CpuOps::concat(Tensor a, Tensor b) {
   return out;
 }
 
+CpuOps::Input CpuOps::input(Tensor x, std::initializer_list<const Matrix*> matrices) {
+  if (std::none_of(matrices.begin(), matrices.end(), [](const Matrix* matrix) { return is_quantized(*matrix); })) return {x};
+  const auto blocks = scratch<kernels::QuantizedBlock>(kernels::quantized_blocks(x.rows, x.cols));
+  pool_->parallel_for(static_cast<size_t>(x.rows), kRowGrain, [&](size_t begin, size_t end) {
+    const int first = static_cast<int>(begin);
+    kernels_->quantize_rows(x.row(first), x.stride, first, static_cast<int>(end) - first, x.cols, blocks.data());
+  });
+  return {x, blocks.data()};
+}
+
+void CpuOps::multiply(const Matrix& w, const Input& input, size_t tile_begin, size_t tile_end, const Tensor& out) const {
+  const int begin = static_cast<int>(tile_begin), end = static_cast<int>(tile_end);
+  if (is_quantized(w)) {
+    kernels_->matmul_quantized(w, input.quantized, input.x.rows, begin, end, out.data, out.stride);
+  } else {
+    kernels_->matmul_float(w, input.x.data, input.x.stride, input.x.rows, begin, end, out.data, out.stride);
+  }
+}
+
 CpuOps::Tensor CpuOps::linear(Tensor x, const Matrix& w) {
   const Tensor out = tensor(x.rows, w.rows());
-  pool_->parallel_for(static_cast<size_t>(w.tiles()), kTileGrain, [&](size_t begin, size_t end) {
-    kernels_->matmul_float(w, x.data, x.stride, x.rows, static_cast<int>(begin), static_cast<int>(end), out.data, out.stride);
-  });
+  const Input from = input(x, {&w});
+  pool_->parallel_for(static_cast<size_t>(w.tiles()), kTileGrain, [&](size_t begin, size_t end) { multiply(w, from, begin, end, out); });
   return out;
 }
 
@@ -111,6 +131,7 @@ CpuOps::Tensor CpuOps::add_bias(Tensor x, const Vector& bias) const {
 CpuOps::Qkv CpuOps::qkv(Tensor x, const Linear<CpuOps>& q, const Linear<CpuOps>& k, const Linear<CpuOps>& v) {
   const Matrix* const matrices[] = {&q.weight, &k.weight, &v.weight};
   const Tensor results[] = {tensor(x.rows, q.weight.rows()), tensor(x.rows, k.weight.rows()), tensor(x.rows, v.weight.rows())};
+  const Input from_x = input(x, {&q.weight, &k.weight, &v.weight});
   size_t tiles = 0;
   for (const Matrix* matrix : matrices) tiles += static_cast<size_t>(matrix->tiles());
   pool_->parallel_for(tiles, kTileGrain, [&](size_t begin, size_t end) {
@@ -118,10 +139,7 @@ CpuOps::Qkv CpuOps::qkv(Tensor x, const Linear<CpuOps>& q, const Linear<CpuOps>&
     for (int m = 0; m < 3; ++m) {
       const size_t count = static_cast<size_t>(matrices[m]->tiles());
       const size_t from = std::max(begin, first), to = std::min(end, first + count);
-      if (from < to) {
-        kernels_->matmul_float(*matrices[m], x.data, x.stride, x.rows, static_cast<int>(from - first), static_cast<int>(to - first),
-                               results[m].data, results[m].stride);
-      }
+      if (from < to) multiply(*matrices[m], from_x, from - first, to - first, results[m]);
       first += count;
     }
   });
@@ -131,9 +149,10 @@ CpuOps::Qkv CpuOps::qkv(Tensor x, const Linear<CpuOps>& q, const Linear<CpuOps>&
 CpuOps::Tensor CpuOps::gated_mlp_in(Tensor x, const Linear<CpuOps>& gate, const Linear<CpuOps>& up) {
   const Tensor g = tensor(x.rows, gate.weight.rows());
   const Tensor u = tensor(x.rows, up.weight.rows());
+  const Input from = input(x, {&gate.weight, &up.weight});
   pool_->parallel_for(static_cast<size_t>(gate.weight.tiles()), kTileGrain, [&](size_t begin, size_t end) {
-    kernels_->matmul_float(gate.weight, x.data, x.stride, x.rows, static_cast<int>(begin), static_cast<int>(end), g.data, g.stride);
-    kernels_->matmul_float(up.weight, x.data, x.stride, x.rows, static_cast<int>(begin), static_cast<int>(end), u.data, u.stride);
+    multiply(gate.weight, from, begin, end, g);
+    multiply(up.weight, from, begin, end, u);
   });
   add_bias(g, gate.bias);
   add_bias(u, up.bias);

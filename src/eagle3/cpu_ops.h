@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstddef>
+#include <initializer_list>
 #include <memory>
 #include <optional>
 #include <span>
@@ -52,7 +53,7 @@ struct CpuTensor {
 class CpuOps {
  public:
   using Tensor = CpuTensor;
-  using Matrix = kernels::PackedMatrix;  // kBf16 or kF32
+  using Matrix = kernels::PackedMatrix;  // kQ8, kBf16 or kF32
   using Vector = std::vector<float>;
   using Positions = std::span<const int>;
 
@@ -95,6 +96,13 @@ class CpuOps {
   Tensor add(Tensor a, Tensor b);
 
  private:
+  /// A product's input, rounded for those of `matrices` that are quantised.
+  struct Input {
+    Tensor x;
+    const kernels::QuantizedBlock* quantized = nullptr;
+  };
+  Input input(Tensor x, std::initializer_list<const Matrix*> matrices);
+  void multiply(const Matrix& w, const Input& input, size_t tile_begin, size_t tile_end, const Tensor& out) const;
   Tensor add_bias(Tensor x, const Vector& bias) const;  // in place; an empty bias is none
 
   const kernels::Kernels* kernels_;

@@ -25,7 +25,8 @@ struct TargetTables {
 };
 
 enum class DraftPrecision {
-  kServed,   // weights rounded to bf16: what the engine runs, and what a trainer must validate with
+  kServed,   // matrices in 8 bits with a scale per 32 columns, times 12-bit activations; of other widths in bf16. What the engine
+             // runs, and what a trainer must validate with. The embedding is rounded to bf16.
   kFloat32,  // weights as stored in the checkpoint: for comparing with other implementations
 };
 

@@ -56,9 +56,18 @@ Expected<TargetTensors> read_target_tensors(const GgufFile& file) {
   AERIE_TRY(read("token_embd.weight", vocab, target.embedding));
   AERIE_TRY(read("output_norm.weight", 1, target.final_norm));
   if (file.find("output.weight").ok()) AERIE_TRY(read("output.weight", vocab, target.head));
-  AERIE_ASSIGN(const Tokenizer tokenizer, Tokenizer::from_gguf(file));
-  for (int32_t id = 0; id < std::min(tokenizer.vocab_size(), target.config.vocab); ++id) {
-    if (tokenizer.is_end_of_generation(id)) target.end_tokens.push_back(id);
+  if (const auto tokenizer = Tokenizer::from_gguf(file); tokenizer.ok()) {
+    for (int32_t id = 0; id < std::min(tokenizer->vocab_size(), target.config.vocab); ++id) {
+      if (tokenizer->is_end_of_generation(id)) target.end_tokens.push_back(id);
+    }
+    return target;
+  }
+  // Training needs no tokenizer; of one that cannot be read, the ids that the file itself calls ends.
+  for (const char* key : {"tokenizer.ggml.eos_token_id", "tokenizer.ggml.eot_token_id", "tokenizer.ggml.eom_token_id"}) {
+    if (!file.has(key)) continue;
+    AERIE_ASSIGN(const uint32_t id, file.get_u32(key));
+    if (id >= vocab) return corrupt("{}: key {}: token {} is outside the vocabulary of {}", file.path(), key, id, vocab);
+    target.end_tokens.push_back(static_cast<int32_t>(id));
   }
   return target;
 }

@@ -237,14 +237,15 @@ class Contract(unittest.TestCase):
         (length, width), features = case["features"]
         tensors = {"features": ([length - 1, width], features[:(length - 1) * width]), "token_ids": ([length - 1], case["tokens"][1][1:])}
         rows, (steps, _, vocab) = case["rows"][1], case["logits"][0]
-        for precision in ([], ["--float32"]):
+        # Eight bits leave much less of drafters as small and steep as this one; tests/eagle3 holds what they compute.
+        for precision, tolerance in ([], 1.0), (["--float32"], 1e-4):
             out = self.forward(drafter, tensors, "--steps", steps, *precision)
             self.assertEqual(sorted(out), [f"logits_{s}" for s in range(steps)])
             for s in range(steps):
                 shape, logits = out[f"logits_{s}"]
                 self.assertEqual(shape, [length - 1, vocab])
                 known = [value for row in rows for value in logits[row * vocab:(row + 1) * vocab]]
-                self.assert_close(known, case["logits"][1][s * len(known):(s + 1) * len(known)], 1e-4)
+                self.assert_close(known, case["logits"][1][s * len(known):(s + 1) * len(known)], tolerance)
 
     def test_forward_agrees_with_speculators(self):
         drafter = REPO / "tests" / "eagle3" / "speculators_data" / "normed_fc_norm_post"
