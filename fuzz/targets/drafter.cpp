@@ -2,7 +2,7 @@
 
 #include "base/file_io.h"
 #include "eagle3/checkpoint.h"
-#include "formats/temp_folder.h"
+#include "support/temp_folder.h"
 #include "fuzz/targets.h"
 
 // The input is a config.json and, after a zero byte, a model.safetensors; without that the weights of a small golden.

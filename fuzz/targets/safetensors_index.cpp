@@ -1,5 +1,5 @@
 #include "formats/safetensors.h"
-#include "formats/temp_folder.h"
+#include "support/temp_folder.h"
 #include "fuzz/targets.h"
 
 // The input is an index beside two shards, "a" of one tensor "x" and "b" of one tensor "y".

@@ -1,7 +1,7 @@
 #include "formats/trace_source.h"
 
 #include "formats/safetensors.h"
-#include "formats/temp_folder.h"
+#include "support/temp_folder.h"
 #include "fuzz/targets.h"
 
 // The input is one conversation of torch.save; or, if it begins with an opening brace, the token rows of a speculators data set of two.

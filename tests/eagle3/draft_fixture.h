@@ -1,7 +1,5 @@
-// Random drafters and temporary folders for the tests of this folder.
+// Random drafters for the tests of this folder.
 #pragma once
-
-#include <unistd.h>
 
 #include <filesystem>
 #include <map>
@@ -12,26 +10,11 @@
 #include "eagle3/drafter.h"
 #include "gtest/gtest.h"
 #include "support/draft_golden.h"
+#include "support/temp_folder.h"
 
 namespace aerie {
 
-/// A folder of its own, removed at the end.
-class TempDir {
- public:
-  TempDir() {
-    std::string name = (std::filesystem::temp_directory_path() / "aerie-eagle3-XXXXXX").string();
-    path_ = ::mkdtemp(name.data()) == nullptr ? std::string() : name;
-    EXPECT_FALSE(path_.empty());
-  }
-  ~TempDir() { std::filesystem::remove_all(path_); }
-  TempDir(const TempDir&) = delete;
-  TempDir& operator=(const TempDir&) = delete;
-  std::string operator/(const std::string& name) const { return path_ + "/" + name; }
-  const std::string& path() const { return path_; }
-
- private:
-  std::string path_;
-};
+using TempDir = TempFolder;
 
 inline DraftSpec tiny_spec() {
   DraftSpec spec;

@@ -1,25 +1,17 @@
 // The test that the project exists for: what the engine accepts, cycle by cycle, is exactly what replaying the captured states
 // predicts. If they differ, then training, capture, replay and serving are no longer one system.
-#include <filesystem>
-
 #include "eagle3/replay.h"
 #include "engine/capture.h"
 #include "engine_fixture.h"
 #include "formats/traces.h"
+#include "support/temp_folder.h"
 
 namespace aerie {
 namespace {
 
-namespace fs = std::filesystem;
-
 class Agreement : public testing::Test {
  protected:
-  void SetUp() override {
-    folder_ = fs::path(testing::TempDir()) / "aerie-agreement";
-    fs::remove_all(folder_);
-  }
-  void TearDown() override { fs::remove_all(folder_); }
-  fs::path folder_;
+  TempFolder folder_;
 };
 
 TEST_F(Agreement, EngineAcceptsWhatReplayPredictsCycleByCycle) {
@@ -32,14 +24,14 @@ TEST_F(Agreement, EngineAcceptsWhatReplayPredictsCycleByCycle) {
     prompts.insert(prompts.end(), set.begin(), set.begin() + 6);
   }
   CaptureOptions options;
-  options.out = folder_.string();
+  options.out = folder_.path();
   options.taps = drafter.spec().taps;
   options.max_new_tokens = 48;
   options.max_length = 400;
   options.slots = 7;
   const auto captured = capture(runtime, prompts, options, {});
   ASSERT_TRUE(captured.ok()) << captured.status().message();
-  const auto reader = TraceReader::open(folder_.string());
+  const auto reader = TraceReader::open(folder_.path());
   ASSERT_TRUE(reader.ok()) << reader.status().message();
   ASSERT_GT(reader->rows().size(), 12u);
 
@@ -78,11 +70,11 @@ TEST_F(Agreement, CaptureGoesOnWhereItWasInterrupted) {
   options.taps = {2, 15, 27};
   options.max_new_tokens = 24;
   options.slots = 3;
-  options.out = (folder_ / "whole").string();
+  options.out = folder_ / "whole";
   ASSERT_TRUE(capture(runtime, prompts, options, {}).ok());
 
   // Interrupted after four conversations, then continued with another number of slots.
-  options.out = (folder_ / "parts").string();
+  options.out = folder_ / "parts";
   std::atomic<bool> cancel{false};
   options.cancel = &cancel;
   const auto interrupted = capture(runtime, prompts, options, [&](const CaptureProgress& p) { cancel = p.done >= 4; });
@@ -93,7 +85,7 @@ TEST_F(Agreement, CaptureGoesOnWhereItWasInterrupted) {
   ASSERT_TRUE(continued.ok()) << continued.status().message();
   EXPECT_EQ(continued->done, 9);
 
-  const auto whole = *TraceReader::open((folder_ / "whole").string()), parts = *TraceReader::open((folder_ / "parts").string());
+  const auto whole = *TraceReader::open(folder_ / "whole"), parts = *TraceReader::open(folder_ / "parts");
   ASSERT_EQ(whole.rows(), parts.rows());
   for (const int row : whole.rows()) {
     const Trace a = *whole.read(row), b = *parts.read(row);

@@ -3,22 +3,21 @@
 #include <zlib.h>
 
 #include <filesystem>
-#include <fstream>
 
 #include "gtest/gtest.h"
+#include "support/temp_folder.h"
 
 namespace aerie {
 namespace {
 
-std::string write(const std::string& content) {
-  const std::string path = testing::TempDir() + "/aerie-prompts.jsonl";
-  std::ofstream(path, std::ios::binary) << content;
-  return path;
+Expected<std::vector<Prompt>> read(const std::string& content) {
+  const TempFolder folder;
+  return read_prompts(folder.write("prompts.jsonl", content));
 }
 
 TEST(Prompts, ReadsTheThreeShapesOfLine) {
-  const auto prompts = read_prompts(write("{\"id\": \"a\", \"messages\": [{\"role\": \"system\", \"content\": \"S\"}, {\"role\": \"user\", \"content\": \"U\"}]}\n"
-                                          "\n{\"id\": 7, \"turns\": [\"one\", \"two\"]}\n{\"prompt\": \"p\"}"));
+  const auto prompts = read("{\"id\": \"a\", \"messages\": [{\"role\": \"system\", \"content\": \"S\"}, {\"role\": \"user\", \"content\": \"U\"}]}\n"
+                          "\n{\"id\": 7, \"turns\": [\"one\", \"two\"]}\n{\"prompt\": \"p\"}");
   ASSERT_TRUE(prompts.ok()) << prompts.status().message();
   ASSERT_EQ(prompts->size(), 3u);
   EXPECT_EQ((*prompts)[0].messages[0].role, "system");
@@ -31,16 +30,17 @@ TEST(Prompts, ReadsTheThreeShapesOfLine) {
 TEST(Prompts, NamesTheLineThatIsWrong) {
   for (const char* bad : {"{", "[]", "{}", "{\"turns\": [1]}", "{\"turns\": []}", "{\"messages\": []}", "{\"messages\": [{\"role\": \"user\"}]}",
                           "{\"messages\": [{\"role\": \"assistant\", \"content\": \"x\"}]}", "{\"messages\": [{\"role\": \"system\", \"content\": \"x\"}]}"}) {
-    const auto prompts = read_prompts(write(std::string("{\"prompt\": \"fine\"}\n") + bad + "\n"));
+    const auto prompts = read(std::string("{\"prompt\": \"fine\"}\n") + bad + "\n");
     ASSERT_FALSE(prompts.ok()) << bad;
     EXPECT_NE(prompts.status().message().find("line 2"), std::string::npos) << prompts.status().message();
   }
-  EXPECT_FALSE(read_prompts(write("\n \n")).ok());
+  EXPECT_FALSE(read("\n \n").ok());
   EXPECT_EQ(read_prompts("/nonexistent/prompts").status().code(), StatusCode::kNotFound);
 }
 
 TEST(Prompts, ReadsGzipAndRefusesADamagedOne) {
-  const std::string path = testing::TempDir() + "/aerie-prompts.jsonl.gz";
+  const TempFolder folder;
+  const std::string path = folder / "prompts.jsonl.gz";
   gzFile file = gzopen(path.c_str(), "wb");
   for (int i = 0; i < 5000; ++i) gzprintf(file, "{\"prompt\": \"number %d\"}\n", i * 7919);
   gzclose(file);

@@ -7,7 +7,7 @@
 #include "formats/corrupt_bytes.h"
 #include "formats/gguf.h"
 #include "formats/gguf_builder.h"
-#include "formats/temp_folder.h"
+#include "support/temp_folder.h"
 
 namespace aerie {
 namespace {

@@ -5,7 +5,7 @@
 #include <limits>
 
 #include "formats/gguf_builder.h"
-#include "formats/temp_folder.h"
+#include "support/temp_folder.h"
 #include "support/model_path.h"
 
 namespace aerie {

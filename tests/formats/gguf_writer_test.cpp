@@ -7,7 +7,7 @@
 #include "base/file_io.h"
 #include "gtest/gtest.h"
 #include "rapidcheck/gtest.h"
-#include "temp_folder.h"
+#include "support/temp_folder.h"
 
 namespace aerie {
 namespace {

@@ -9,7 +9,7 @@
 #include <rapidcheck/gtest.h>
 
 #include "formats/safetensors.h"
-#include "formats/temp_folder.h"
+#include "support/temp_folder.h"
 
 namespace aerie {
 namespace {

@@ -7,7 +7,7 @@
 #include <limits>
 
 #include "formats/safetensors.h"
-#include "formats/temp_folder.h"
+#include "support/temp_folder.h"
 
 namespace aerie {
 namespace {

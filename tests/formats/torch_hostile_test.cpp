@@ -5,7 +5,7 @@
 #include <rapidcheck/gtest.h>
 
 #include "formats/corrupt_bytes.h"
-#include "formats/temp_folder.h"
+#include "support/temp_folder.h"
 #include "formats/torch_builder.h"
 #include "formats/torch_file.h"
 

@@ -7,7 +7,7 @@
 #include <functional>
 
 #include "formats/safetensors.h"
-#include "formats/temp_folder.h"
+#include "support/temp_folder.h"
 #include "formats/tensor.h"
 #include "formats/torch_builder.h"
 

@@ -8,7 +8,7 @@
 #include <rapidcheck/gtest.h>
 
 #include "formats/safetensors.h"
-#include "formats/temp_folder.h"
+#include "support/temp_folder.h"
 #include "formats/tensor.h"
 
 namespace aerie {

@@ -5,7 +5,7 @@
 #include <algorithm>
 #include <filesystem>
 
-#include "formats/temp_folder.h"
+#include "support/temp_folder.h"
 #include "formats/torch_builder.h"
 #include "fuzz/targets.h"
 

@@ -9,7 +9,7 @@
 
 #include "base/file_io.h"
 #include "formats/gguf_builder.h"
-#include "formats/temp_folder.h"
+#include "support/temp_folder.h"
 #include "formats/tensor.h"
 #include "formats/traces.h"
 #include "gtest/gtest.h"

@@ -15,7 +15,7 @@ class TempFolder {
  public:
   TempFolder() {
     static std::atomic<int> count{0};
-    const std::string name = "aerie_formats_" + std::to_string(::getpid()) + "_" + std::to_string(count++);
+    const std::string name = "aerie_test_" + std::to_string(::getpid()) + "_" + std::to_string(count++);
     path_ = std::filesystem::temp_directory_path() / name;
     std::filesystem::create_directories(path_);
   }
