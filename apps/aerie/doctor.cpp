@@ -1,10 +1,12 @@
-// aerie doctor: what an engine's flags put in force, what its figures say, and what drafting is worth.
+// aerie doctor: which reading of a drafter works on stored states, what an engine's flags put in force, what its figures say, and what
+// drafting is worth.
 #include <cstdio>
 
 #include "base/file_io.h"
 #include "command.h"
 #include "doctor/acceptance_signs.h"
 #include "doctor/report.h"
+#include "doctor_replay.h"
 
 namespace aerie::cli {
 namespace {
@@ -18,6 +20,7 @@ struct DoctorFlags {
   double draft_ms = 0;
   int k = 0;
   bool json = false;
+  ReplayFlags replay;
 };
 
 /// FILE or CONDITION=FILE. A file whose name holds '=' is given as ./FILE.
@@ -46,28 +49,41 @@ Status read_log(const EngineVersion& engine, const std::string& argument, std::o
   return {};
 }
 
+/// Drafts per cycle of a replay where nothing says how many are served.
+constexpr int kReplayDrafts = 3;
+
 Status run_doctor(const DoctorFlags& flags) {
-  AERIE_ASSIGN(const EngineVersion engine, parse_engine(flags.engine));
+  std::optional<EngineVersion> engine;
+  if (!flags.engine.empty()) {
+    AERIE_ASSIGN(engine, parse_engine(flags.engine));
+  }
   std::string command = flags.command_line;
   if (!flags.command_file.empty()) {
     AERIE_ASSIGN(command, read_file(flags.command_file, kMaxCommandBytes));
   }
-  if (command.empty() && flags.logs.empty() && flags.verify_ms.empty()) {
-    return invalid_argument("there is nothing to look at: give --command-line, --log or --verify-ms");
+  if (command.empty() && flags.logs.empty() && flags.verify_ms.empty() && !flags.replay.given()) {
+    return invalid_argument("there is nothing to look at: give -d and --traces, or --engine with --command-line or --log, or --verify-ms");
+  }
+  if (!engine && (!command.empty() || !flags.logs.empty())) {
+    return invalid_argument("--command-line and --log are read by the rules of an engine: name it with --engine");
   }
   Report report;
   std::optional<int> k, depth;
   if (flags.k > 0) k = flags.k;
   if (!command.empty()) {
-    AERIE_ASSIGN(const EngineSetup setup, read_engine_flags(engine, command, {.target_architecture = flags.target_arch}));
+    AERIE_ASSIGN(const EngineSetup setup, read_engine_flags(*engine, command, {.target_architecture = flags.target_arch}));
     report.add(describe(setup));
     report.add(setup.findings);
     if (!setup.draft_tokens_vary && !k) k = setup.draft_tokens;
     depth = setup.depth;
   }
+  if (flags.replay.given()) {
+    const int drafts = depth ? *depth : k ? *k : kReplayDrafts;
+    AERIE_TRY(replay_hypotheses(flags.replay, engine, flags.target_arch, std::max(1, drafts), report));
+  }
   std::vector<LabelledReading> labelled;
   std::vector<MetricsReading> readings;
-  for (const std::string& log : flags.logs) AERIE_TRY(read_log(engine, log, k, depth, report, labelled, readings));
+  for (const std::string& log : flags.logs) AERIE_TRY(read_log(*engine, log, k, depth, report, labelled, readings));
   report.add(compare_conditions(labelled));
   if (!flags.verify_ms.empty()) {
     AERIE_ASSIGN(auto points, parse_verify_costs(flags.verify_ms));
@@ -87,12 +103,12 @@ Status run_doctor(const DoctorFlags& flags) {
 }  // namespace
 
 void add_doctor(CLI::App& app, Work& work) {
-  auto* command = app.add_subcommand("doctor", "say what another engine's flags put in force, and what its acceptance figures mean");
+  auto* command = app.add_subcommand("doctor", "say why a drafter is not accepted: from stored states, from another engine's flags, from its figures");
   auto flags = std::make_shared<DoctorFlags>();
-  command
-      ->add_option("--engine", flags->engine,
-                   "sglang, vllm, llama.cpp, tensorrt-llm or openvino, with its version: sglang:0.5.23, vllm:0.33, vllm:0.28:v1")
-      ->required();
+  flags->replay.add_to(*command);
+  command->add_option("--engine", flags->engine,
+                      "sglang, vllm, llama.cpp, tensorrt-llm or openvino, with its version: sglang:0.5.23, vllm:0.33, vllm:0.28:v1; with -d, "
+                      "its reading of the files is replayed too");
   auto* line = command->add_option("--command-line", flags->command_line,
                                    "how the engine was started, in one argument (TensorRT-LLM, OpenVINO: also their run configuration)");
   command->add_option("--command-file", flags->command_file, "the same from a file")->excludes(line);

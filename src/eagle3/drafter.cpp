@@ -147,13 +147,18 @@ Status pack(const TensorView& tensor, DraftPrecision precision, kernels::PackedM
 
 }  // namespace
 
+Status Drafter::check(const DraftSpec& spec, const TargetTables& target) {
+  AERIE_TRY(spec.validate());
+  AERIE_TRY(check_fits_target(spec, target.hidden, target.vocab, target.blocks));
+  if (!spec.own_embedding && !target.embed) return invalid_argument("the drafter uses its target's embedding, but none was given");
+  if (!spec.own_head && !target.head) return invalid_argument("the drafter uses its target's head, but none was given");
+  return {};
+}
+
 Expected<Drafter> Drafter::create(const DraftCheckpoint& checkpoint, TargetTables target, DraftPrecision precision) {
   const DraftSpec& spec = checkpoint.spec;
-  AERIE_TRY(spec.validate().with_context(spec.path));
-  AERIE_TRY(check_fits_target(spec, target.hidden, target.vocab, target.blocks).with_context(spec.path));
-  if (!spec.own_embedding && !target.embed)
-    return invalid_argument("{}: the drafter uses its target's embedding, but none was given", spec.path);
-  if (!spec.own_head && !target.head) return invalid_argument("{}: the drafter uses its target's head, but none was given", spec.path);
+  AERIE_TRY(check(spec, target).with_context(spec.path));
+  const auto weights = std::make_shared<Weights>();
 
   Drafter out;
   out.spec_ = spec;
@@ -162,7 +167,7 @@ Expected<Drafter> Drafter::create(const DraftCheckpoint& checkpoint, TargetTable
   out.kv_dim_ = padded_head_dim(spec);
   std::map<std::string, CpuOps::Matrix*> matrices;
   std::map<std::string, CpuOps::Vector*> vectors;
-  visit_weights(spec, out.weights_, [&](const std::string& name, auto& weight) {
+  visit_weights(spec, weights->forward, [&](const std::string& name, auto& weight) {
     if constexpr (std::is_same_v<decltype(weight), CpuOps::Matrix&>) {
       matrices[name] = &weight;
     } else {
@@ -184,21 +189,39 @@ Expected<Drafter> Drafter::create(const DraftCheckpoint& checkpoint, TargetTable
       for (uint64_t r = 0; r < tensor->rows(); ++r) {
         AERIE_TRY(read_row(*tensor, r, row).with_context(spec.path));
         if (precision == DraftPrecision::kFloat32) {
-          out.embedding_f32_.insert(out.embedding_f32_.end(), row.begin(), row.end());
+          weights->embedding_f32.insert(weights->embedding_f32.end(), row.begin(), row.end());
         } else {
           round_to_bf16(row, rounded);
-          out.embedding_bf16_.insert(out.embedding_bf16_.end(), rounded.begin(), rounded.end());
+          weights->embedding_bf16.insert(weights->embedding_bf16.end(), rounded.begin(), rounded.end());
         }
       }
     }
   }
+  out.weights_ = weights;
+  return out;
+}
+
+Expected<Drafter> Drafter::read_as(const DraftSpec& spec) const {
+  AERIE_TRY(check(spec, target_).with_context(spec.path));
+  const std::vector<DraftTensor> own = draft_tensors(spec_);
+  for (const DraftTensor& wanted : draft_tensors(spec)) {
+    const auto it = std::find_if(own.begin(), own.end(), [&](const DraftTensor& tensor) { return tensor.name == wanted.name; });
+    if (it == own.end()) return invalid_argument("{}: read in this way the drafter needs {}, which it has not", spec.path, wanted.name);
+    if (it->shape != wanted.shape) {
+      return invalid_argument("{}: read in this way the drafter needs {} of shape [{}], it has [{}]", spec.path, wanted.name,
+                              fmt::join(wanted.shape, ", "), fmt::join(it->shape, ", "));
+    }
+  }
+  Drafter out = *this;
+  out.spec_ = spec;
+  out.kv_dim_ = padded_head_dim(spec);
   return out;
 }
 
 size_t Drafter::step_bytes() const {
   const auto of = [](const Linear<CpuOps>& linear) { return linear.weight.bytes(); };
-  size_t bytes = weights_.lm_head.bytes();
-  for (const auto& w : weights_.layers) {
+  size_t bytes = weights_->forward.lm_head.bytes();
+  for (const auto& w : weights_->forward.layers) {
     for (const auto* linear : {&w.q, &w.k, &w.v, &w.q_a, &w.q_b, &w.kv_a, &w.kv_b, &w.o, &w.gate, &w.up, &w.down}) bytes += of(*linear);
   }
   return bytes;
@@ -213,9 +236,9 @@ CpuTensor Drafter::embed(CpuOps& ops, std::span<const DraftRow> rows) const {
     if (!spec_.own_embedding) {
       target_.embed(rows[r].token, to);
     } else if (precision_ == DraftPrecision::kFloat32) {
-      std::copy_n(embedding_f32_.data() + at, width, to);
+      std::copy_n(weights_->embedding_f32.data() + at, width, to);
     } else {
-      std::transform(embedding_bf16_.data() + at, embedding_bf16_.data() + at + width, to, bf16_to_f32);
+      std::transform(weights_->embedding_bf16.data() + at, weights_->embedding_bf16.data() + at + width, to, bf16_to_f32);
     }
   }
   return out;
@@ -224,7 +247,7 @@ CpuTensor Drafter::embed(CpuOps& ops, std::span<const DraftRow> rows) const {
 void Drafter::run(CpuOps& ops, std::span<const DraftRow> rows, CpuTensor h, DraftStates& out) const {
   const std::span<int> positions = ops.scratch<int>(rows.size());
   std::transform(rows.begin(), rows.end(), positions.begin(), [](const DraftRow& row) { return row.position; });
-  const DraftStep<CpuOps> step = draft_step<CpuOps>(ops, spec_, weights_, embed(ops, rows), h, positions, KvAttend(ops, spec_, rows));
+  const DraftStep<CpuOps> step = draft_step<CpuOps>(ops, spec_, weights_->forward, embed(ops, rows), h, positions, KvAttend(ops, spec_, rows));
   const size_t width = static_cast<size_t>(spec_.hidden);
   out.head_input.resize(rows.size() * width);
   out.feedback.resize(rows.size() * width);
@@ -242,7 +265,7 @@ void Drafter::first_step(CpuOps& ops, std::span<const DraftRow> rows, const Feat
     const Feature* from = features + static_cast<size_t>(r) * static_cast<size_t>(g.cols);
     std::transform(from, from + g.cols, g.row(r), to_float);
   }
-  run(ops, rows, fuse_features(ops, spec_, weights_, g), out);
+  run(ops, rows, fuse_features(ops, spec_, weights_->forward, g), out);
 }
 
 void Drafter::step0(CpuOps& ops, std::span<const DraftRow> rows, const uint16_t* features, DraftStates& out) const {
@@ -277,7 +300,7 @@ CpuTensor Drafter::head(CpuOps& ops, const float* head_input, int n) const {
   }
   // The view is only read; tensors have no const form.
   const CpuTensor x{const_cast<float*>(head_input), n, spec_.hidden, static_cast<size_t>(spec_.hidden)};
-  return scaled(ops.linear(x, weights_.lm_head));
+  return scaled(ops.linear(x, weights_->forward.lm_head));
 }
 
 void Drafter::logits(CpuOps& ops, const float* head_input, int n, float* out) const {

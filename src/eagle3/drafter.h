@@ -3,6 +3,7 @@
 
 #include <cstdint>
 #include <functional>
+#include <memory>
 #include <span>
 #include <vector>
 
@@ -51,6 +52,10 @@ class Drafter {
   static Expected<Drafter> create(const DraftCheckpoint& checkpoint, TargetTables target,
                                   DraftPrecision precision = DraftPrecision::kServed);
 
+  /// The same weights under another reading of the checkpoint (other taps, flags, RoPE, d2t): they are shared, not copied.
+  /// kInvalidArgument names a weight that `spec` calls for and this drafter has not, or has in another shape.
+  Expected<Drafter> read_as(const DraftSpec& spec) const;
+
   const DraftSpec& spec() const { return spec_; }
   DraftPrecision precision() const { return precision_; }
   /// Bytes of the weights that one step reads, the head included.
@@ -72,6 +77,7 @@ class Drafter {
 
  private:
   Drafter() = default;
+  static Status check(const DraftSpec& spec, const TargetTables& target);
   CpuTensor embed(CpuOps& ops, std::span<const DraftRow> rows) const;
   CpuTensor head(CpuOps& ops, const float* head_input, int n) const;
   template <class Feature, class ToFloat>
@@ -82,9 +88,12 @@ class Drafter {
   int kv_dim_ = 0;  // width of a head in the cache: keys and values padded to what the kernels take
   DraftPrecision precision_ = DraftPrecision::kServed;
   TargetTables target_;
-  DraftWeights<CpuOps> weights_;
-  std::vector<uint16_t> embedding_bf16_;  // [V, H], kServed
-  std::vector<float> embedding_f32_;      // [V, H], kFloat32
+  struct Weights {
+    DraftWeights<CpuOps> forward;
+    std::vector<uint16_t> embedding_bf16;  // [V, H], kServed
+    std::vector<float> embedding_f32;      // [V, H], kFloat32
+  };
+  std::shared_ptr<const Weights> weights_;
 };
 
 }  // namespace aerie

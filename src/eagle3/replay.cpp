@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <bit>
+#include <cstdlib>
 
 namespace aerie {
 namespace {
@@ -9,8 +10,8 @@ namespace {
 /// Runs the drafter over one trace and fills in the matches of `starts`.
 class Replayer {
  public:
-  Replayer(const Drafter& drafter, CpuOps& ops, const ReplayTrace& trace, int batch_rows)
-      : drafter_(drafter), ops_(ops), trace_(trace), batch_rows_(batch_rows), width_(static_cast<size_t>(drafter.spec().hidden)) {}
+  Replayer(const Drafter& drafter, CpuOps& ops, const ReplayTrace& trace, const ReplayOptions& options)
+      : drafter_(drafter), ops_(ops), trace_(trace), options_(options), batch_rows_(options.batch_rows), width_(static_cast<size_t>(drafter.spec().hidden)) {}
 
   void run(std::vector<ReplayStart>& starts) {
     DraftKv prefix = drafter_.new_kv();
@@ -31,7 +32,7 @@ class Replayer {
     for (int begin = 0; begin < rows; begin += batch_rows_) {
       const int end = std::min(rows, begin + batch_rows_);
       rows_.clear();
-      for (int i = begin; i < end; ++i) rows_.push_back({trace_.tokens[static_cast<size_t>(i) + 1], i, &prefix});
+      for (int i = begin; i < end; ++i) rows_.push_back({token_after(i), i, &prefix});
       drafter_.step0(ops_, rows_, trace_.features.data() + static_cast<size_t>(begin) * feature_width, states_);
 
       const size_t first = next;
@@ -59,8 +60,8 @@ class Replayer {
       input.clear();
       for (size_t j = 0; j < starts.size(); ++j) {
         if (starts[j].available <= step) continue;
-        const int position = starts[j].row + step;
-        rows_.push_back({trace_.tokens[static_cast<size_t>(position) + 1], position, &caches[j]});
+        const int position = std::max(0, starts[j].row + step * options_.step_stride + options_.step_offset);
+        rows_.push_back({token_after(starts[j].row + step), position, &caches[j]});
         active_.push_back(j);
         input.insert(input.end(), h.data() + j * width_, h.data() + (j + 1) * width_);
       }
@@ -74,6 +75,8 @@ class Replayer {
     }
   }
 
+  int32_t token_after(int row) const { return trace_.tokens[static_cast<size_t>(row + 1 + options_.token_shift)]; }
+
   void predict(const float* head_inputs, size_t n) {
     predictions_.resize(n);
     if (n != 0) drafter_.argmax(ops_, head_inputs, static_cast<int>(n), predictions_.data());
@@ -86,6 +89,7 @@ class Replayer {
   const Drafter& drafter_;
   CpuOps& ops_;
   const ReplayTrace& trace_;
+  const ReplayOptions& options_;
   const int batch_rows_;
   const size_t width_;
   std::vector<DraftRow> rows_;
@@ -100,6 +104,10 @@ Status check(const DraftSpec& spec, const ReplayTrace& trace, const ReplayOption
     return invalid_argument("replay of {} drafts a cycle was asked for, expected 0 to {}", options.steps, kMaxReplaySteps);
   }
   if (options.batch_rows < 1) return invalid_argument("batch_rows is {}, expected at least 1", options.batch_rows);
+  if (options.token_shift < -1 || options.token_shift > 0) return invalid_argument("token_shift is {}, expected -1 or 0", options.token_shift);
+  if (std::abs(options.step_stride) > kMaxReplaySteps || std::abs(options.step_offset) > kMaxReplaySteps) {
+    return invalid_argument("step_stride is {} and step_offset {}, expected at most {}", options.step_stride, options.step_offset, kMaxReplaySteps);
+  }
   const size_t tokens = trace.tokens.size();
   if (tokens > (size_t{1} << 30)) return resource_error("the trace has {} tokens, more than can be replayed", tokens);
   if (trace.mask.size() != tokens) return invalid_argument("the trace has {} tokens but a mask of {}", tokens, trace.mask.size());
@@ -189,7 +197,7 @@ Expected<TraceReplay> replay_trace(const Drafter& drafter, CpuOps& ops, const Re
   AERIE_TRY(check(drafter.spec(), trace, options));
   TraceReplay out;
   out.starts = find_starts(trace.mask, options.steps);
-  if (options.steps > 0 && !out.starts.empty()) Replayer(drafter, ops, trace, options.batch_rows).run(out.starts);
+  if (options.steps > 0 && !out.starts.empty()) Replayer(drafter, ops, trace, options).run(out.starts);
   for (ReplayStart& start : out.starts) start.accepted = accepted_at(start);
   for (const Answer& answer : find_answers(trace.mask)) {
     AnswerWalk walk = walk_answer(answer, out.starts);

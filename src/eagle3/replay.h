@@ -40,6 +40,10 @@ Expected<std::vector<uint16_t>> select_features(const DraftSpec& spec, const Tra
 struct ReplayOptions {
   int steps = 3;        // K: drafts per cycle, 0..kMaxReplaySteps
   int batch_rows = 64;  // rows that are computed together; has no influence on any result
+  // Ways to feed a drafter otherwise than it is served, for finding out how it was trained.
+  int token_shift = 0;     // row i reads token i + 1 + token_shift: -1 or 0; what it is compared with does not change
+  int step_stride = 1;     // step s stands at position row + s * step_stride ...
+  int step_offset = 0;     // ... + step_offset, where s > 0; the position is never below 0
 };
 
 /// A run of generated tokens, both ends included.

@@ -221,6 +221,21 @@ class Contract(unittest.TestCase):
         self.one_sentence(self.refused(2, "doctor", "--engine", "nonsense", "--log", log, says=["nonsense"]))
         self.one_sentence(self.refused(1, "doctor", "--engine", "vllm", "--log", log, says=["vLLM"]))
         self.one_sentence(self.refused(1, "doctor", "--engine", "vllm", "--log", "/nonexistent", says=["/nonexistent"]))
+        self.one_sentence(self.refused(2, "doctor", "--log", log, says=["--engine"]))
+
+    def test_doctor_replays_stored_states(self):
+        prompts = self.write("prompts.jsonl", "".join(json.dumps({"prompt": text}) + "\n" for text in ("Why is the sky blue?", "Name a colour.")))
+        traces = self.folder / "traces"
+        self.done("capture", "-m", "smollm2", "--prompts", prompts, "--out", traces, "-n", "12", "--taps", "1,2,15,27")
+        doctor = ["doctor", "-d", "smollm2", "--traces", traces]
+        reply = json.loads(self.done(*doctor, "-m", "smollm2", "--json").stdout)
+        self.assertEqual([f["code"] for f in reply["findings"]], ["too-little"])
+        self.assertEqual(reply["hypotheses"][0]["states"], ["boundary 1", "boundary 2", "boundary 15", "boundary 27", "boundary 30"])
+        self.assertEqual(reply["final_state"][0][0]["state"], "boundary 30 through the final norm")
+        self.assertGreater(reply["final_state"][0][0]["agreement"], 0.9)
+        self.one_sentence(self.refused(2, *doctor, says=["-m"]))  # the shipped drafter shares the target's embedding
+        self.one_sentence(self.refused(2, *doctor, "-m", "smollm2", "--taps", "2,16,27", says=["boundary 16", "boundary 15"]))
+        self.refused(2, "doctor", "-d", "smollm2", says=["--traces"])
 
     def forward(self, drafter, tensors, *arguments):
         output = self.folder / "out.safetensors"

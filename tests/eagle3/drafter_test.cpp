@@ -2,6 +2,7 @@
 #include "eagle3/drafter.h"
 
 #include <cmath>
+#include <functional>
 
 #include "draft_fixture.h"
 
@@ -177,6 +178,53 @@ TEST(Drafter, EveryFieldOfTheSpecReachesTheForward) {
     change.change(spec);
     EXPECT_GT(golden_error(golden, spec, Isa::kScalar, DraftPrecision::kFloat32), change.least) << change.field;
   }
+}
+
+TEST(Drafter, ReadAsIsTheDrafterOfTheOtherSpec) {
+  const DraftGolden golden = load_draft_golden(draft_golden_names()[0]);
+  ThreadPool pool(1);
+  CpuOps ops(kernels::best_kernels(), pool);
+  const Drafter drafter = Drafter::create(golden.checkpoint, golden_tables(golden)).value();
+  DraftCheckpoint other = golden.checkpoint;
+  other.spec.rope_theta *= 7;
+  other.spec.norm_before_residual = !other.spec.norm_before_residual;
+  other.spec.feedback = other.spec.feedback == Feedback::kPreNorm ? Feedback::kPostNorm : Feedback::kPreNorm;
+  std::reverse(other.spec.taps.begin(), other.spec.taps.end());
+  const auto shared = drafter.read_as(other.spec);
+  ASSERT_TRUE(shared.ok()) << shared.status().message();
+  const auto found = unroll(*shared, ops, golden, 8), expected = unroll(Drafter::create(other, golden_tables(golden)).value(), ops, golden, 8);
+  const auto before = unroll(drafter, ops, golden, 8);
+  for (size_t s = 0; s < found.size(); ++s) {
+    EXPECT_EQ(found[s].head_input, expected[s].head_input) << s;
+    EXPECT_EQ(found[s].feedback, expected[s].feedback) << s;
+    EXPECT_NE(found[s].feedback, before[s].feedback) << s;
+  }
+}
+
+TEST(Drafter, ReadAsRefusesASpecThatCallsForOtherWeights) {
+  const DraftSpec spec = tiny_spec();
+  const auto weights = random_weights(spec, 5);
+  DraftCheckpoint checkpoint;
+  checkpoint.spec = spec;
+  for (const DraftTensor& tensor : draft_tensors(spec)) {
+    const std::vector<float>& values = weights.at(tensor.name);
+    checkpoint.tensors[tensor.name] = {tensor.name, DType::kF32, tensor.shape, {reinterpret_cast<const uint8_t*>(values.data()), values.size() * sizeof(float)}};
+  }
+  TargetTables tables;
+  tables.hidden = spec.target_hidden, tables.vocab = spec.vocab, tables.blocks = 4;
+  const Drafter drafter = Drafter::create(checkpoint, tables).value();
+  const auto message = [&](const std::function<void(DraftSpec&)>& change) {
+    DraftSpec other = spec;
+    change(other);
+    const auto result = drafter.read_as(other);
+    return result.ok() ? std::string() : result.status().message();
+  };
+  const auto expect = [](const std::string& found, const char* part) { EXPECT_NE(found.find(part), std::string::npos) << found; };
+  EXPECT_EQ(message([](DraftSpec& s) { s.feature_norm = FeatureNorm::kNone; }), "");  // it has more than is called for
+  expect(message([](DraftSpec& s) { s.feature_norm = FeatureNorm::kPerTap; }), "needs fc_norm.0, which it has not");
+  expect(message([](DraftSpec& s) { s.taps = {1}; }), "of shape [12], it has [24]");
+  expect(message([](DraftSpec& s) { s.taps = {1, 5}; }), "boundary 5");
+  expect(message([](DraftSpec& s) { s.rope_theta = -1; }), "rope_theta is -1");
 }
 
 TEST(Drafter, ARowsBytesDependNeitherOnTheBatchNorOnThreads) {

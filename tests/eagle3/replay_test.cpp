@@ -365,6 +365,12 @@ TEST_F(ReplayDrafter, RefusesATraceThatDoesNotFit) {
   expect(message(trace(), {33, 64}), "replay of 33 drafts a cycle");
   expect(message(trace(), {-1, 64}), "replay of -1 drafts a cycle");
   expect(message(trace(), {3, 0}), "batch_rows is 0");
+  ReplayOptions shifted;
+  shifted.token_shift = 1;
+  expect(message(trace(), shifted), "token_shift is 1");
+  shifted = {};
+  shifted.step_offset = 100;
+  expect(message(trace(), shifted), "step_offset 100");
   const auto empty = replay_trace(*drafter_, *ops_, {}, {});
   ASSERT_TRUE(empty.ok()) << empty.status().message();
   EXPECT_TRUE(empty->starts.empty() && empty->walks.empty());

@@ -1,0 +1,27 @@
+// The part of aerie doctor that replays stored states: which reading of a checkpoint makes the drafter work.
+#pragma once
+
+#include <optional>
+#include <string>
+
+#include "command.h"
+#include "doctor/report.h"
+#include "eagle3/engines/engine_version.h"
+
+namespace aerie::cli {
+
+struct ReplayFlags {
+  std::string drafter, target, traces, rows;
+  bool without_mask = false;
+  int64_t sample_tokens = 4096;
+  int threads = 0;
+  DrafterFlags reading;
+
+  bool given() const { return !drafter.empty() || !traces.empty(); }
+  void add_to(CLI::App& app);
+};
+
+/// Adds what the replay says to `report`. `engine`: whose reading of the files is replayed too, or nothing. k: drafts per cycle.
+Status replay_hypotheses(const ReplayFlags& flags, const std::optional<EngineVersion>& engine, const std::string& target_arch, int k, Report& report);
+
+}  // namespace aerie::cli

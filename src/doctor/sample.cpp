@@ -1,0 +1,110 @@
+#include "doctor/sample.h"
+
+#include <algorithm>
+
+#include "eagle3/replay.h"
+
+namespace aerie {
+namespace {
+
+constexpr int64_t kShortest = 64;         // tokens that another conversation must still be allowed to have
+constexpr size_t kMostLookedAt = 10'000;  // conversations: a trace without answers is not read to its end
+
+/// Numbers 0..n-1 so that every beginning of the list spreads evenly: multiples of n / golden ratio, or of the next number that
+/// shares no factor with n.
+class Spread {
+ public:
+  explicit Spread(size_t n) : n_(n), stride_(std::max<size_t>(1, static_cast<size_t>(static_cast<double>(n) * 0.6180339887))) {
+    while (gcd(stride_, n_) != 1) ++stride_;
+  }
+  size_t operator[](size_t i) const { return static_cast<size_t>((static_cast<unsigned __int128>(i) * stride_) % n_); }
+
+ private:
+  static size_t gcd(size_t a, size_t b) { return b == 0 ? a : gcd(b, a % b); }
+  size_t n_, stride_;
+};
+
+/// Keeps the first `length` tokens.
+void cut(Trace& trace, size_t length) {
+  if (trace.length() <= length) return;
+  trace.tokens.resize(length);
+  trace.mask.resize(length);
+  trace.states.resize(length * static_cast<size_t>(trace.slots) * static_cast<size_t>(trace.hidden));
+  trace.states.shrink_to_fit();
+}
+
+}  // namespace
+
+std::vector<std::string> Sample::slot_names() const {
+  std::vector<std::string> out;
+  for (const StateSlot& slot : slots) out.push_back(slot.name());
+  return out;
+}
+
+Expected<Sample> take_sample(const TraceSource& source, const DraftSpec& spec, const SampleOptions& options) {
+  if (source.hidden() != spec.target_hidden) {
+    return invalid_argument("the drafter reads states of width {}, the trace holds states of width {}: it is of another target",
+                            spec.target_hidden, source.hidden());
+  }
+  Sample out;
+  out.slots = source.slots();
+  out.hidden = source.hidden();
+  if (source.manifest() != nullptr) {
+    const TraceTarget& target = source.manifest()->target;
+    out.blocks = target.blocks;
+    if (target.vocab != spec.vocab) {
+      return invalid_argument("the drafter was made for a vocabulary of {} tokens, the trace's target has {}: it is of another target",
+                              spec.vocab, target.vocab);
+    }
+  }
+  const uint64_t token_bytes = std::max<uint64_t>(1, out.slots.size() * static_cast<uint64_t>(out.hidden) * sizeof(uint16_t));
+  const int64_t most = std::min(options.max_tokens, static_cast<int64_t>(options.max_bytes / token_bytes));
+  size_t looked_at = 0, damaged = 0, cut_off = 0;
+  bool without_mask = false;
+  Status first_error;
+  const Spread order(std::max<size_t>(1, source.size()));
+  const size_t most_looked_at = std::min(source.size(), kMostLookedAt);
+  for (; looked_at < most_looked_at && out.tokens + kShortest <= most; ++looked_at) {
+    auto conversation = source.read(order[looked_at]);
+    if (!conversation.ok()) {
+      if (damaged++ == 0) first_error = conversation.status();
+      continue;
+    }
+    Trace& trace = conversation->trace;
+    const auto beyond = std::find_if(trace.tokens.begin(), trace.tokens.end(), [&](int32_t t) { return t < 0 || t >= spec.vocab; });
+    if (beyond != trace.tokens.end()) {
+      return invalid_argument("{}: the trace holds the token {}, the drafter's target has {} tokens: it is of another target",
+                              conversation->id, *beyond, spec.vocab);
+    }
+    const size_t length = static_cast<size_t>(std::min<int64_t>(options.max_length, most - out.tokens));
+    const bool too_long = trace.length() > length;
+    cut(trace, length);
+    const size_t starts = find_starts(trace.mask, 1).size();
+    if (starts == 0) continue;
+    cut_off += too_long ? 1 : 0;
+    without_mask = without_mask || !conversation->has_mask;
+    out.tokens += static_cast<int64_t>(trace.length());
+    out.rows += static_cast<int64_t>(starts);
+    out.conversations.push_back(*std::move(conversation));
+  }
+  if (damaged != 0) {
+    out.findings.push_back({Severity::kWarning, "trace-damaged",
+                            fmt::format("{} of {} conversations cannot be read, the first: {}", damaged, looked_at, first_error.message()),
+                            "record these again; the others were used"});
+  }
+  if (without_mask) {
+    out.findings.push_back({Severity::kWarning, "trace-without-mask",
+                            "the trace does not say which tokens the target wrote, so that prompts count as answers and every figure is too low",
+                            "give the rows with their loss_mask"});
+  }
+  if (out.conversations.empty()) {
+    if (damaged != 0) return first_error;
+    return invalid_argument("none of the {} conversations looked at has an answer of two tokens or more (the mask is empty), so there is nothing to replay",
+                            looked_at);
+  }
+  out.how = fmt::format("{} of {} conversations{}: {} tokens, {} rows at which a draft can be judged", out.conversations.size(), source.size(),
+                        cut_off == 0 ? "" : fmt::format(" ({} cut off)", cut_off), out.tokens, out.rows);
+  return out;
+}
+
+}  // namespace aerie

@@ -1,0 +1,38 @@
+// The conversations that a diagnosis looks at: drawn from all over a trace, and no more than memory and time allow.
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "base/status.h"
+#include "eagle3/draft_spec.h"
+#include "eagle3/finding.h"
+#include "formats/trace_source.h"
+
+namespace aerie {
+
+struct SampleOptions {
+  int64_t max_tokens = 8192;               // of all conversations, prompts included
+  int max_length = 1024;                   // of one conversation; what lies behind is not looked at
+  uint64_t max_bytes = uint64_t{1} << 30;  // of states in memory
+};
+
+struct Sample {
+  std::vector<Conversation> conversations;  // each has at least one row at which a cycle can stand
+  std::vector<StateSlot> slots;
+  int hidden = 0;
+  int blocks = 0;  // N of the target, 0 where the trace does not say it
+  int64_t tokens = 0;
+  int64_t rows = 0;               // at which a cycle can stand
+  std::string how;                // what was taken of how much, in words
+  std::vector<Finding> findings;  // what was wrong with the trace
+
+  std::vector<std::string> slot_names() const;
+};
+
+/// Reads conversations in an order that spreads evenly over the source, until one of the bounds is reached. Conversations without two
+/// tokens of an answer are passed over; those that cannot be read are too, with a finding. kInvalidArgument: states of another width
+/// or tokens of another vocabulary than the drafter's, or nothing that could be replayed.
+Expected<Sample> take_sample(const TraceSource& source, const DraftSpec& spec, const SampleOptions& options);
+
+}  // namespace aerie

@@ -1,0 +1,163 @@
+#include "doctor/verdict.h"
+
+#include <cmath>
+
+#include "eagle3/engines/as_served.h"
+
+namespace aerie {
+namespace {
+
+/// Below this share of matches of the first draft a drafter is of no use on the text.
+constexpr double kPoorFirst = 0.25;
+
+std::string percent(const Interval& share) {
+  return fmt::format("{:.1f} % [{:.1f}, {:.1f}]", 100 * share.value, 100 * share.low, 100 * share.high);
+}
+
+std::string code_of(const std::string& axis) {
+  std::string out = "wrong-" + axis;
+  for (char& c : out) c = c == '_' ? '-' : c;
+  return out;
+}
+
+Finding fault(const SearchRound& round, size_t number, int k) {
+  const Judged& winner = round.finalists[*round.winner];
+  const Judged* tie = round.tie ? &round.finalists[*round.tie] : nullptr;
+  Finding out{Severity::kError, code_of(winner.hypothesis.axis), "", winner.hypothesis.mend};
+  out.text = fmt::format("{}the drafter works with {}, not {}, which costs {:.2f} tokens per verify: acceptance length {} against {} at k = {}, first "
+                         "draft right {} against {}",
+                         number == 0 ? "" : "after that, ", winner.hypothesis.name, number == 0 ? "as declared" : "as it stands then",
+                         winner.length.value - round.base.length.value, winner.length.text(), round.base.length.text(), k, percent(winner.first),
+                         percent(round.base.first));
+  const std::string cost = reported_cost(winner.hypothesis.axis);
+  if (!cost.empty()) out.text += fmt::format(" (elsewhere such a difference has cost {})", cost);
+  if (tie == nullptr) return out;
+  if (tie->hypothesis.axis == winner.hypothesis.axis) {
+    out.text += fmt::format("; {} ({}) cannot be told from it on this trace", tie->hypothesis.name, tie->length.text());
+    return out;
+  }
+  out.severity = Severity::kWarning;
+  out.text += fmt::format("; but {} explains it as well ({}), and this trace cannot tell the two apart", tie->hypothesis.name, tie->length.text());
+  out.fix = fmt::format("one of these: {}; or: {}. A longer trace may tell", winner.hypothesis.mend, tie->hypothesis.mend);
+  return out;
+}
+
+/// A finalist whose gain would be worth naming but may be chance.
+const Judged* perhaps(const SearchRound& round) {
+  const Judged* out = nullptr;
+  for (const Judged& judged : round.finalists) {
+    const double needed = std::max(kLeastGain, kLeastShare * (round.base.length.value - 1.0));
+    const bool likely = judged.gain.value >= needed && judged.gain.value > judged.gain.half_width() / 2;
+    if (!judged.beats && likely && judged.length.value > round.base.length.value && out == nullptr) out = &judged;
+  }
+  return out;
+}
+
+}  // namespace
+
+std::vector<Finding> verdict(const SearchResult& result, int k) {
+  std::vector<Finding> out;
+  if (!result.too_little.empty()) {
+    out.push_back({Severity::kNote, "too-little", result.too_little, "give a longer trace"});
+    return out;
+  }
+  for (size_t r = 0; r < result.rounds.size(); ++r) {
+    if (result.rounds[r].winner) out.push_back(fault(result.rounds[r], r, k));
+  }
+  const SearchRound& last = result.rounds.back();
+  if (last.winner) return out;
+  if (const Judged* maybe = perhaps(last)) {
+    const double half = maybe->gain.half_width();
+    const double conversations = static_cast<double>(result.searched + result.judging) * std::pow(half / maybe->gain.value, 2.0) * 1.2;
+    out.push_back({Severity::kNote, "perhaps-" + code_of(maybe->hypothesis.axis).substr(6),
+                   fmt::format("{} does better on this trace by {} tokens per verify, which may be chance: about {:.0f} conversations would tell",
+                               maybe->hypothesis.name, maybe->gain.text(), std::ceil(conversations / 10) * 10),
+                   "give a longer trace before changing anything"});
+  }
+  if (out.empty() || out.front().severity == Severity::kNote) {
+    const bool poor = last.base.first.high < kPoorFirst;
+    out.insert(out.begin(),
+               poor ? Finding{Severity::kWarning, "poor-in-every-reading",
+                              fmt::format("no reading of these files makes the drafter work on these states: as declared its first draft is right {} of "
+                                          "the time, acceptance length {} at k = {}",
+                                          percent(last.base.first), last.base.length.text(), k),
+                              "look at the weights, the training, and whether these states are of the target that it was trained for"}
+                    : Finding{Severity::kNote, "no-fault-found",
+                              fmt::format("no fault found in how the drafter is read: as declared its acceptance length is {} at k = {}, and none of {} "
+                                          "other readings does better; one that costs less than {:.3f} tokens per verify could not be seen in this trace",
+                                          last.base.length.text(), k, last.tried, std::max({result.visible, kLeastGain, kLeastShare * (last.base.length.value - 1)})),
+                              ""});
+  }
+  return out;
+}
+
+namespace {
+
+nlohmann::json to_json(const Interval& interval) { return {{"value", interval.value}, {"low", interval.low}, {"high", interval.high}}; }
+
+nlohmann::json to_json(const Judged& judged) {
+  nlohmann::json steps = nlohmann::json::array();
+  for (const StepAcceptance& step : judged.score.summary.steps) {
+    steps.push_back({{"unconditional", step.unconditional()}, {"conditional", step.conditional()}});
+  }
+  return {{"axis", judged.hypothesis.axis}, {"name", judged.hypothesis.name}, {"mend", judged.hypothesis.mend}, {"first_draft", to_json(judged.first)},
+          {"acceptance_length", to_json(judged.length)}, {"gain", to_json(judged.gain)}, {"beats", judged.beats}, {"steps", steps}};
+}
+
+}  // namespace
+
+ReportSection describe(const SearchResult& result, const Sample& sample, int k) {
+  ReportSection out{"hypotheses", fmt::format("how the drafter does on stored states, reading by reading (k = {})", k), {}, nlohmann::json::object()};
+  out.lines.push_back(sample.how);
+  out.lines.push_back(fmt::format("states: {}", fmt::join(sample.slot_names(), ", ")));
+  nlohmann::json rounds = nlohmann::json::array();
+  for (const SearchRound& round : result.rounds) {
+    if (&round != &result.rounds.front()) out.lines.push_back("");
+    out.lines.push_back(fmt::format("{:<44} {:<24} {:<24} {}", "reading", "acceptance length", "first draft right", "gain on the judging half"));
+    out.lines.push_back(fmt::format("{:<44} {:<24} {:<24}", round.base.hypothesis.name, round.base.length.text(), percent(round.base.first)));
+    nlohmann::json finalists = nlohmann::json::array();
+    for (size_t i = 0; i < round.finalists.size(); ++i) {
+      const Judged& judged = round.finalists[i];
+      out.lines.push_back(fmt::format("{:<44} {:<24} {:<24} {}{}", judged.hypothesis.name, judged.length.text(), percent(judged.first), judged.gain.text(),
+                                      round.winner == i ? "  <- named" : ""));
+      finalists.push_back(to_json(judged));
+    }
+    out.lines.push_back(fmt::format("{} readings tried ({} of {} choices of taps on {} rows); {} change no draft here; shown are those that came closest",
+                                    round.tried, round.taps.tried, round.taps.possible, round.taps.rows, round.without_effect));
+    rounds.push_back({{"base", to_json(round.base)}, {"finalists", finalists}, {"tried", round.tried}, {"without_effect", round.without_effect},
+                      {"tap_choices", round.taps.tried}, {"tap_choices_possible", round.taps.possible},
+                      {"winner", round.winner ? nlohmann::json(*round.winner) : nlohmann::json()},
+                      {"tie", round.tie ? nlohmann::json(*round.tie) : nlohmann::json()}});
+  }
+  if (!result.rounds.empty()) {
+    out.lines.push_back(fmt::format("{} conversations were searched and the other {} judged; acceptance length: tokens per verify, the target's own "
+                                    "included; 95 % intervals over conversations, those of the gains wide enough for one false alarm in {:.0f} diagnoses",
+                                    result.searched, result.judging, 1 / kFalseAlarms));
+  }
+  out.data = {{"k", k}, {"conversations", sample.conversations.size()}, {"tokens", sample.tokens}, {"rows", sample.rows},
+              {"states", sample.slot_names()}, {"too_little", result.too_little}, {"visible", result.visible}, {"rounds", rounds}};
+  return out;
+}
+
+std::vector<Finding> judge_served(const std::string& engine, const Judged& served, const Judged& declared, const std::vector<std::string>& differences,
+                                  int k) {
+  const std::string what = fmt::format("{}", fmt::join(differences, "; "));
+  if (served.gain.high < 0 && -served.gain.value >= kLeastGain) {
+    return {{Severity::kError, "served-otherwise",
+             fmt::format("{} runs another forward than the files declare ({}), which costs {:.3f} tokens per verify: acceptance length {} against {} at k = {}",
+                         engine, what, -served.gain.value, served.length.text(), declared.length.text(), k),
+             "write the files so that this engine reads them as declared (aerie inspect --served-by says what it reads), or use an engine that does"}};
+  }
+  if (served.beats) {
+    return {{Severity::kError, "declared-otherwise",
+             fmt::format("the drafter does better as {} reads it ({}) than as declared: acceptance length {} against {} at k = {}", engine, what,
+                         served.length.text(), declared.length.text(), k),
+             "the files declare another forward than the drafter was trained with; see the other findings"}};
+  }
+  return {{Severity::kNote, "served-alike",
+           fmt::format("what {} reads otherwise ({}) makes no difference that shows on this trace: acceptance length {} against {} at k = {}", engine, what,
+                       served.length.text(), declared.length.text(), k),
+           ""}};
+}
+
+}  // namespace aerie
