@@ -25,6 +25,14 @@ constexpr const char* kDefaultPrompts[] = {
     "Explain the difference between a virus and a bacterium to a ten year old child.",
 };
 
+nlohmann::json by_number(const std::map<int, double>& values) {
+  nlohmann::json out = nlohmann::json::object();
+  for (const auto& [number, value] : values) out[std::to_string(number)] = value;
+  return out;
+}
+
+std::string of_roofline(double share) { return share > 0 ? fmt::format(", {:.0f} % of the roofline", 100 * share) : ""; }
+
 Status run_bench_command(BenchFlags& flags) {
   AERIE_ASSIGN(const auto runtime, flags.model.load());
   std::vector<std::vector<ChatMessage>> conversations;
@@ -44,28 +52,32 @@ Status run_bench_command(BenchFlags& flags) {
   AERIE_ASSIGN(const BenchReport r, run_bench(*runtime, flags.bench));
   const bool drafter = runtime->drafter() != nullptr;
 
-  nlohmann::json cost = nlohmann::json::object();
-  for (const auto& [rows, ratio] : r.verify_cost) cost[std::to_string(rows)] = ratio;
-  nlohmann::json batched = nlohmann::json::object();
-  for (const auto& [sequences, rate] : r.batched_tokens_per_second) batched[std::to_string(sequences)] = rate;
+  nlohmann::json ceilings = nlohmann::json::object();
+  for (const auto& [unit, rate] : r.ceilings.gop_s) ceilings[kernels::unit_name(unit)] = rate;
   nlohmann::json json = {{"isa", runtime->target().kernels().name},
                          {"threads", runtime->pool().size()},
                          {"load_seconds", runtime->load_seconds()},
-                         {"read_ceiling_gb_s", r.read_ceiling_gb_s},
+                         {"read_ceiling_gb_s", r.ceilings.read_gb_s},
+                         {"far_read_ceiling_gb_s", r.ceilings.far_read_gb_s},
+                         {"ceilings_gop_s", ceilings},
                          {"plain_tokens_per_second", r.plain_tokens_per_second},
                          {"plain_gb_s", r.plain_gb_s},
                          {"prefill_tokens_per_second", r.prefill_tokens_per_second},
-                         {"batched_tokens_per_second", batched},
+                         {"batched_tokens_per_second", by_number(r.batched_tokens_per_second)},
                          {"verify_depth", flags.bench.depth},
                          {"step_seconds", r.step_seconds},
-                         {"verify_cost", cost},
+                         {"verify_cost", by_number(r.verify_cost)},
+                         {"verify_roofline_cost", by_number(r.verify_roofline_cost)},
+                         {"share_of_roofline",
+                          {{"plain", r.plain_roofline},
+                           {"prefill", r.prefill_roofline},
+                           {"verify", by_number(r.verify_roofline)},
+                           {"batched", by_number(r.batched_roofline)}}},
                          {"peak_rss_bytes", peak_rss_bytes()}};
   if (drafter) {
-    nlohmann::json cycles = nlohmann::json::object();
-    for (const auto& [k, ratio] : r.cycle_cost) cycles[std::to_string(k)] = ratio;
     json.update({{"k", draft_tokens_json(flags.bench.draft_tokens)},
                  {"draft_step_cost", r.draft_step_cost},
-                 {"cycle_cost", cycles},
+                 {"cycle_cost", by_number(r.cycle_cost)},
                  {"speculative_tokens_per_second", r.speculative_tokens_per_second},
                  {"speedup", r.speedup},
                  {"acceptance_length", r.acceptance_length},
@@ -75,13 +87,14 @@ Status run_bench_command(BenchFlags& flags) {
     print_json(json);
   } else {
     std::printf("%s kernels, %d threads; medians of %d runs\n", runtime->target().kernels().name, runtime->pool().size(), flags.bench.repetitions);
-    std::printf("read ceiling        %8.1f GB/s\n", r.read_ceiling_gb_s);
-    std::printf("decode, plain       %8.1f tokens/s (%.1f GB/s of weights)\n", r.plain_tokens_per_second, r.plain_gb_s);
-    std::printf("prefill, 512 tokens %8.1f tokens/s\n", r.prefill_tokens_per_second);
-    std::printf("sequences together ");
-    for (const auto& [sequences, rate] : r.batched_tokens_per_second) std::printf("  %d: %.1f tokens/s", sequences, rate);
-    std::printf("\n");
-    std::printf("verifying n rows at depth %d, relative to one row (%.2f ms):", flags.bench.depth, 1e3 * r.step_seconds);
+    std::printf("ceilings            %8.1f GB/s of as many bytes as the weights, %.1f GB/s of 256 MiB", r.ceilings.read_gb_s, r.ceilings.far_read_gb_s);
+    for (const auto& [unit, rate] : r.ceilings.gop_s) std::printf(", %s %.0f GOP/s", kernels::unit_name(unit), rate);
+    std::printf("\ndecode, plain       %8.1f tokens/s (%.1f GB/s of weights)%s\n", r.plain_tokens_per_second, r.plain_gb_s, of_roofline(r.plain_roofline).c_str());
+    std::printf("prefill, 512 tokens %8.1f tokens/s%s\n", r.prefill_tokens_per_second, of_roofline(r.prefill_roofline).c_str());
+    for (const auto& [sequences, rate] : r.batched_tokens_per_second) {
+      std::printf("%2d sequences        %8.1f tokens/s of all%s\n", sequences, rate, of_roofline(r.batched_roofline.at(sequences)).c_str());
+    }
+    std::printf("verifying n rows at depth %d, relative to one row (%.2f ms%s):", flags.bench.depth, 1e3 * r.step_seconds, of_roofline(r.verify_roofline.at(1)).c_str());
     for (const auto& [rows, ratio] : r.verify_cost) std::printf("  %d: %.2f", rows, ratio);
     std::printf("\n");
     if (drafter) {

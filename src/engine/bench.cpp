@@ -2,10 +2,8 @@
 
 #include <algorithm>
 #include <chrono>
-#include <cstring>
 #include <functional>
 
-#include "base/page_memory.h"
 #include "engine/batch_decoder.h"
 
 namespace aerie {
@@ -20,26 +18,6 @@ double seconds_of(const std::function<void()>& work) {
 double median(std::vector<double> values) {
   std::sort(values.begin(), values.end());
   return values[values.size() / 2];
-}
-
-/// What all threads together read of memory, once through 256 MiB; the kernel that looks for the largest value does nothing else.
-double read_ceiling(Runtime& runtime, int repetitions) {
-  constexpr size_t kBytes = size_t{256} << 20, kPiece = size_t{1} << 18;
-  const PageMemory memory(kBytes);
-  if (memory.empty()) return 0;
-  std::memset(memory.data(), 0, kBytes);  // untouched pages would all be one page of zeros
-  const auto* values = reinterpret_cast<const float*>(memory.data());
-  std::vector<double> rates;
-  std::atomic<int> sink{0};
-  for (int i = 0; i < repetitions + 1; ++i) {
-    const double seconds = seconds_of([&] {
-      runtime.pool().parallel_for(kBytes / sizeof(float) / kPiece, 1, [&](size_t begin, size_t end) {
-        for (size_t piece = begin; piece < end; ++piece) sink += runtime.target().kernels().argmax(values + piece * kPiece, kPiece);
-      });
-    });
-    if (i > 0) rates.push_back(static_cast<double>(kBytes) / seconds / 1e9);
-  }
-  return median(rates);
 }
 
 /// Times forwards of `rows` rows behind a context of `depth` tokens.
@@ -156,9 +134,11 @@ Expected<BenchReport> run_bench(Runtime& runtime, const BenchOptions& options) {
   if (options.repetitions < 1 || options.tokens < 2 || options.depth < 1 || options.prompts.empty()) {
     return invalid_argument("a benchmark needs at least one repetition, two tokens, a depth of one and a prompt");
   }
+  constexpr int kBatchedTokens = 64;
+  constexpr double kSustained = 0.75;  // of a unit's ceiling: what a good kernel reaches
   constexpr int kRows[] = {1, 2, 3, 4, 5, 6, 7, 8, 12, 16};
   BenchReport report;
-  report.read_ceiling_gb_s = read_ceiling(runtime, options.repetitions);
+  report.ceilings = measure_ceilings(runtime, options.repetitions);
 
   AERIE_ASSIGN(ForwardTimer prompt_timer, ForwardTimer::create(runtime, 0, 512));
   AERIE_ASSIGN(ForwardTimer verify_timer, ForwardTimer::create(runtime, options.depth, 16));
@@ -168,23 +148,37 @@ Expected<BenchReport> run_bench(Runtime& runtime, const BenchOptions& options) {
     AERIE_ASSIGN(const double seconds, prompt_timer.time(512, 0));
     prefill.push_back(seconds);
   }
-  for (int i = 0; i < options.repetitions * 4; ++i) {
+  // Each number of rows a few times in a row, as an engine would run it: many rows at once lower the clock of some machines for a
+  // while, and the first forward after them pays for it.
+  for (int i = 0; i < options.repetitions; ++i) {
     for (const int rows : kRows) {
-      AERIE_ASSIGN(const double seconds, verify_timer.time(rows, options.depth));
-      if (i > 0) verify[rows].push_back(seconds);
+      for (int j = 0; j < 5; ++j) {
+        AERIE_ASSIGN(const double seconds, verify_timer.time(rows, options.depth));
+        if (j > 0) verify[rows].push_back(seconds);
+      }
     }
   }
+  const auto share = [&](double seconds, const ForwardShape& shape) { return roofline_seconds(runtime, report.ceilings, shape) / seconds; };
   report.prefill_tokens_per_second = 512 / median(prefill);
+  report.prefill_roofline = share(median(prefill), {.rows = 512});
   report.step_seconds = median(verify[1]);
-  for (const int rows : kRows) report.verify_cost[rows] = median(verify[rows]) / report.step_seconds;
+  const double one_row = roofline_seconds(runtime, report.ceilings, {.rows = 1, .depth = options.depth}, kSustained);
+  for (const int rows : kRows) {
+    const ForwardShape shape{.rows = rows, .depth = options.depth, .logit_rows = rows};
+    report.verify_cost[rows] = median(verify[rows]) / report.step_seconds;
+    report.verify_roofline[rows] = share(median(verify[rows]), shape);
+    if (one_row > 0) report.verify_roofline_cost[rows] = roofline_seconds(runtime, report.ceilings, shape, kSustained) / one_row;
+  }
 
   for (const int sequences : {4, 16}) {
     std::vector<double> rates;
     for (int i = 0; i < options.repetitions; ++i) {
-      AERIE_ASSIGN(const double rate, batched_rate(runtime, sequences, std::min(64, runtime.target().config().context - 1)));
+      AERIE_ASSIGN(const double rate, batched_rate(runtime, sequences, std::min(kBatchedTokens, runtime.target().config().context - 1)));
       rates.push_back(rate);
     }
     report.batched_tokens_per_second[sequences] = median(rates);
+    const ForwardShape shape{.rows = sequences, .depth = kBatchedTokens / 2, .logit_rows = sequences, .sequences = sequences};
+    report.batched_roofline[sequences] = share(sequences / median(rates), shape);
   }
 
   std::vector<double> plain_rates, speculative_rates;
@@ -199,6 +193,7 @@ Expected<BenchReport> run_bench(Runtime& runtime, const BenchOptions& options) {
     report.acceptance_length = 1 + static_cast<double>(speculative.accepted) / static_cast<double>(std::max<int64_t>(speculative.cycles, 1));
   }
   report.plain_tokens_per_second = median(plain_rates);
+  report.plain_roofline = share(1 / report.plain_tokens_per_second, {.rows = 1, .depth = options.tokens / 2});
   report.plain_gb_s = report.plain_tokens_per_second * static_cast<double>(runtime.target().weight_bytes()) / 1e9;
   if (runtime.drafter() != nullptr) {
     AERIE_ASSIGN(const CycleCosts costs, measure_cycle_costs(runtime));

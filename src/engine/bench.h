@@ -1,4 +1,4 @@
-// Measures what speculation stands on: the machine's read ceiling, the cost of verifying n rows, the cost of a draft step.
+// Measures what speculation stands on: the machine's ceilings, the cost of verifying n rows, the cost of a draft step.
 #pragma once
 
 #include <map>
@@ -6,6 +6,7 @@
 
 #include "base/status.h"
 #include "engine/generate.h"
+#include "engine/roofline.h"
 
 namespace aerie {
 
@@ -18,10 +19,14 @@ struct BenchOptions {
 };
 
 struct BenchReport {
-  double read_ceiling_gb_s = 0;            // all threads reading 256 MiB
+  Ceilings ceilings;
   double plain_tokens_per_second = 0;      // decode, without drafter, over all prompts
   double plain_gb_s = 0;                   // weights read per second at that speed
   double prefill_tokens_per_second = 0;    // 512 tokens
+  // The time that the roofline (roofline.h) gives, relative to the time measured: 1 is the machine's limit, 0 not known.
+  double plain_roofline = 0, prefill_roofline = 0;
+  std::map<int, double> verify_roofline, batched_roofline;
+  std::map<int, double> verify_roofline_cost;  // verify_cost at the roofline, units at three quarters of their ceilings
   double step_seconds = 0;                 // one row at `depth`
   std::map<int, double> verify_cost;       // rows -> time of one forward relative to one row
   std::map<int, double> batched_tokens_per_second;  // sequences decoded together, from the beginning -> tokens of all a second

@@ -15,7 +15,6 @@
 namespace aerie::kernels {
 namespace {
 
-constexpr int kFewRows = 8;      // up to here the AVX-512 unit is as fast, and does not lower the clock for what follows
 constexpr int kGroupRows = 128;  // rows whose sums wait while a chunk of the weights is in the L1 cache
 constexpr size_t kChunk = 24;    // blocks of weights that are kept unpacked, 24 kB
 
@@ -214,7 +213,7 @@ void matmul_as(const PackedMatrix& w, const QuantizedBlock* x, int n, int tile_b
 }
 
 void matmul_quantized(const PackedMatrix& w, const QuantizedBlock* x, int n, int tile_begin, int tile_end, float* y, size_t y_stride) {
-  if (n <= kFewRows) {
+  if (n <= kAmxFewRows) {
     avx512_table().matmul_quantized(w, x, n, tile_begin, tile_end, y, y_stride);
   } else if (w.format() == TileFormat::kQ4) {
     matmul_as<Q4Format>(w, x, n, tile_begin, tile_end, y, y_stride);

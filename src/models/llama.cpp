@@ -254,6 +254,7 @@ Status Llama::load_weights(const GgufFile& file, ThreadPool& pool) {
     if (!packed.ok()) return packed.status().with_context(file.path());
     out = std::move(packed).value();
     weight_bytes_ += out.bytes();
+    weight_elements_ += static_cast<uint64_t>(rows) * static_cast<uint64_t>(cols);
     return {};
   };
   const int q_width = c.heads * c.head_dim, kv_width = c.kv_heads * c.head_dim;

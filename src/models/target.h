@@ -62,6 +62,8 @@ class Target {
   int max_rows() const { return max_rows_; }
   /// Bytes of weights that a one-row forward reads, the head included and one embedding row.
   uint64_t weight_bytes() const { return weight_bytes_; }
+  /// Values of these weights, the embedding row aside: a row is multiplied with each once.
+  uint64_t weight_elements() const { return weight_elements_; }
   kernels::KvType kv_type() const { return precision_ == Precision::kServed ? kernels::KvType::kF16 : kernels::KvType::kF32; }
 
   /// An empty cache of this target's shape.
@@ -81,7 +83,7 @@ class Target {
   const kernels::Kernels* kernels_ = nullptr;
   Precision precision_ = Precision::kServed;
   int max_rows_ = 0;
-  uint64_t weight_bytes_ = 0;
+  uint64_t weight_bytes_ = 0, weight_elements_ = 0;
 };
 
 /// Opens a target by its file's `general.architecture`; kUnsupported names the architectures that are known.
