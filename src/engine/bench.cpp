@@ -134,7 +134,7 @@ Expected<BenchReport> run_bench(Runtime& runtime, const BenchOptions& options) {
   if (options.repetitions < 1 || options.tokens < 2 || options.depth < 1 || options.prompts.empty()) {
     return invalid_argument("a benchmark needs at least one repetition, two tokens, a depth of one and a prompt");
   }
-  constexpr int kBatchedTokens = 64;
+  constexpr int kBatchedTokens = 64, kSettle = 12;
   constexpr double kSustained = 0.75;  // of a unit's ceiling: what a good kernel reaches
   constexpr int kRows[] = {1, 2, 3, 4, 5, 6, 7, 8, 12, 16};
   BenchReport report;
@@ -148,9 +148,10 @@ Expected<BenchReport> run_bench(Runtime& runtime, const BenchOptions& options) {
     AERIE_ASSIGN(const double seconds, prompt_timer.time(512, 0));
     prefill.push_back(seconds);
   }
-  // Each number of rows a few times in a row, as an engine would run it: many rows at once lower the clock of some machines for a
-  // while, and the first forward after them pays for it.
+  // Each number of rows a few times in a row, as an engine would run it, fewest first: many rows at once lower the clock of some
+  // machines for a while.
   for (int i = 0; i < options.repetitions; ++i) {
+    for (int j = 0; j < kSettle; ++j) AERIE_TRY(verify_timer.time(1, options.depth).status());
     for (const int rows : kRows) {
       for (int j = 0; j < 5; ++j) {
         AERIE_ASSIGN(const double seconds, verify_timer.time(rows, options.depth));

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <chrono>
+#include <cmath>
 #include <vector>
 
 #include "engine/runtime.h"
@@ -18,6 +19,9 @@ constexpr double kFade = 1.0 - 1.0 / 60;
 // The first depth starts from hope, so that a drafter is tried at once where a draft costs less than a step; the hope fades as the
 // drafts do. Each later depth starts from the one before it. Both weigh as much as this many drafts.
 constexpr double kPriorWeight = 3.0, kFirstHope = 0.8;
+
+// Share of a cycle's deviation from its expected time that is believed at once; a cycle that was interrupted counts as twice as long.
+constexpr double kBelief = 0.1;
 
 constexpr int kDepth = 64;  // context of the measurement
 constexpr int kCycles = 7;  // measured for each K, after one that is not
@@ -113,7 +117,7 @@ Expected<CycleCosts> measure_cycle_costs(Runtime& runtime) {
   return costs;
 }
 
-DraftLength::DraftLength(const CycleCosts& costs) : costs_(costs) {
+DraftLength::DraftLength(const CycleCosts& costs) : costs_(costs), plain_(costs.seconds[0]) {
   tried_[0] = kPriorWeight;
   accepted_[0] = kPriorWeight * kFirstHope;
 }
@@ -126,13 +130,17 @@ double DraftLength::acceptance(int depth) const {
   return estimate;
 }
 
+double DraftLength::cycle_seconds(int k) const {
+  return plain_ * (1 + steepness_ * (costs_.seconds[static_cast<size_t>(k)] / costs_.seconds[0] - 1));
+}
+
 int DraftLength::best() const {
   int best = 0;
-  double expected = 1, reached = 1, best_rate = 1 / costs_.seconds[0];
+  double expected = 1, reached = 1, best_rate = 1 / cycle_seconds(0);
   for (int k = 1; k <= kMostAutoDrafts; ++k) {
     reached *= acceptance(k);
     expected += reached;
-    const double rate = expected / costs_.seconds[static_cast<size_t>(k)];
+    const double rate = expected / cycle_seconds(k);
     if (rate > best_rate) {
       best_rate = rate;
       best = k;
@@ -158,7 +166,13 @@ int DraftLength::choose() {
   return 1;
 }
 
-void DraftLength::observe(int drafted, int accepted) {
+void DraftLength::observe(int drafted, int accepted, double seconds) {
+  const auto learn = [](double& value, double seen) { value *= std::pow(std::clamp(seen / value, 0.5, 2.0), kBelief); };
+  if (drafted == 0) {
+    learn(plain_, seconds);
+  } else if (const double rise = costs_.seconds[static_cast<size_t>(std::min(drafted, kMostAutoDrafts))] / costs_.seconds[0] - 1; rise > 0) {
+    learn(steepness_, (seconds / plain_ - 1) / rise);
+  }
   for (int j = 0; j < std::min(drafted, kMostAutoDrafts) && j <= accepted; ++j) {
     const size_t at = static_cast<size_t>(j);
     tried_[at] = tried_[at] * kFade + 1;

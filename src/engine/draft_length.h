@@ -24,23 +24,27 @@ Expected<CycleCosts> measure_cycle_costs(Runtime& runtime);
 /// the share of drafts at depth j that were accepted where the one before was, with the last sixty counting most; a depth that was
 /// seldom tried is taken to do as well as the one before it, the first to do well until it was seen. K = 0 is one of the choices:
 /// then a short trial with one draft is made now and then, ever more seldom while it fails, so that a drafter that never pays costs
-/// next to nothing. Not thread-safe.
+/// next to nothing. The costs are those measured at first, corrected by what cycles take as they run: behind longer contexts, beside
+/// other work. Not thread-safe.
 class DraftLength {
  public:
   explicit DraftLength(const CycleCosts& costs);
 
   /// K of the next cycle.
   int choose();
-  /// What came of a cycle: `accepted` of `drafted` tokens.
-  void observe(int drafted, int accepted);
+  /// What came of a cycle: `accepted` of `drafted` tokens, in `seconds`.
+  void observe(int drafted, int accepted, double seconds);
   /// The estimate of a_depth, depth from 1.
   double acceptance(int depth) const;
-  const CycleCosts& costs() const { return costs_; }
+  /// The estimate of what a cycle with k drafts takes.
+  double cycle_seconds(int k) const;
 
  private:
   int best() const;
 
-  CycleCosts costs_;
+  CycleCosts costs_;        // as measured at first
+  double plain_;            // seconds of a cycle without drafts
+  double steepness_ = 1;    // how much more drafts add to it than was measured
   std::array<double, kMostAutoDrafts> tried_{}, accepted_{};  // by depth, with older ones fading
   int plain_cycles_ = 0;  // since the last draft
   int patience_ = 0;      // plain cycles until the next trial

@@ -114,6 +114,7 @@ Status Generation::prefill() {
 
 /// Draft, verify, accept, and take back what was not accepted.
 Status Generation::cycle() {
+  const auto start = Clock::now();
   const int newest = static_cast<int>(tokens_.size()) - 1;
   const int room = std::min(options_.max_new_tokens - static_cast<int>(result_.tokens.size()), target_.config().context - newest);
   drafts_.clear();
@@ -123,6 +124,7 @@ Status Generation::cycle() {
   verify_.assign(1, tokens_.back());
   verify_.insert(verify_.end(), drafts_.begin(), drafts_.end());
   AERIE_TRY(forward(verify_, newest, 0));
+  const double seconds = seconds_since(start);  // what follows is the caller's: he may print slowly
 
   int emitted = 0;
   for (;; ++emitted) {
@@ -144,7 +146,7 @@ Status Generation::cycle() {
     stats.accepted += accepted;
     stats.accepted_per_cycle.push_back(accepted);
     for (int i = 0; i < accepted; ++i) ++stats.accepted_per_position[static_cast<size_t>(i)];
-    if (length_ != nullptr && !finished_) length_->observe(static_cast<int>(drafts_.size()), accepted);
+    if (length_ != nullptr && !finished_) length_->observe(static_cast<int>(drafts_.size()), accepted, seconds);
   }
   return {};
 }

@@ -21,7 +21,8 @@ struct Outcome {
   double seconds = 0, plain_seconds = 0;
   int64_t tokens = 0, drafted = 0;
 };
-Outcome simulate(DraftLength& length, int cycles, double rate, uint32_t seed) {
+/// A cycle takes what `costs` say, which `length` may have been told otherwise.
+Outcome simulate(DraftLength& length, const CycleCosts& costs, int cycles, double rate, uint32_t seed) {
   std::mt19937 random(seed);
   std::bernoulli_distribution hit(rate);
   Outcome out;
@@ -29,13 +30,38 @@ Outcome simulate(DraftLength& length, int cycles, double rate, uint32_t seed) {
     const int k = length.choose();
     int accepted = 0;
     while (accepted < k && hit(random)) ++accepted;
-    length.observe(k, accepted);
-    out.seconds += length.costs().seconds[static_cast<size_t>(k)];
+    const double seconds = costs.seconds[static_cast<size_t>(k)];
+    length.observe(k, accepted, seconds);
+    out.seconds += seconds;
     out.tokens += accepted + 1;
     out.drafted += k;
   }
-  out.plain_seconds = length.costs().seconds[0] * static_cast<double>(out.tokens);
+  out.plain_seconds = costs.seconds[0] * static_cast<double>(out.tokens);
   return out;
+}
+Outcome simulate(DraftLength& length, int cycles, double rate, uint32_t seed) {
+  CycleCosts costs;
+  for (int k = 0; k <= kMostAutoDrafts; ++k) costs.seconds[static_cast<size_t>(k)] = length.cycle_seconds(k);
+  return simulate(length, costs, cycles, rate, seed);
+}
+
+TEST(DraftLength, LearnsWhatCyclesReallyTake) {
+  // Measured as if drafts were nearly free, they take three quarters of a step, which half of them accepted do not pay for.
+  DraftLength length(linear_costs(0.05));
+  simulate(length, linear_costs(0.75), 200, 0.5, 1);
+  const Outcome dear = simulate(length, linear_costs(0.75), 3000, 0.5, 2);
+  EXPECT_LE(dear.seconds, 1.03 * dear.plain_seconds);
+  // The other way round: dear when measured, nearly free as it runs.
+  DraftLength pessimist(linear_costs(0.75));
+  simulate(pessimist, linear_costs(0.05), 3000, 0.9, 3);
+  EXPECT_GE(pessimist.choose(), 3);
+  // Twice as slow on the whole changes nothing of the choice.
+  DraftLength steady(linear_costs(0.1)), slowed(linear_costs(0.1));
+  CycleCosts slow = linear_costs(0.1);
+  for (double& seconds : slow.seconds) seconds *= 2;
+  simulate(steady, 500, 0.8, 4);
+  simulate(slowed, slow, 500, 0.8, 4);
+  EXPECT_NEAR(steady.choose(), slowed.choose(), 1);
 }
 
 TEST(DraftLength, DraftsFarWhereDraftsAreFreeAndAccepted) {
@@ -61,7 +87,7 @@ TEST(DraftLength, TriesTheDrafterAtOnceAndLeavesItForLittle) {
   // Where a draft costs half a step and none is accepted, all that is lost is less than a few plain steps.
   DraftLength dear(linear_costs(0.5));
   const Outcome out = simulate(dear, 90, 0.0, 1);
-  EXPECT_LT(out.seconds - out.plain_seconds, 4 * dear.costs().seconds[0]);
+  EXPECT_LT(out.seconds - out.plain_seconds, 4 * dear.cycle_seconds(0));
 }
 
 TEST(DraftLength, ComesBackWhenTheDrafterBecomesGood) {
@@ -95,7 +121,7 @@ RC_GTEST_PROP(DraftLength, IsNeverFarFromTheBestFixedLength, ()) {
 TEST(DraftLength, AcceptanceCountsTheDepthsThatWereReached) {
   DraftLength length(linear_costs(0.1));
   const double prior = length.acceptance(1);
-  length.observe(3, 1);  // depth 1 accepted, depth 2 not, depth 3 never reached
+  length.observe(3, 1, length.cycle_seconds(3));  // depth 1 accepted, depth 2 not, depth 3 never reached
   EXPECT_GT(length.acceptance(1), prior);
   EXPECT_LT(length.acceptance(2), length.acceptance(1));
   EXPECT_DOUBLE_EQ(length.acceptance(3), length.acceptance(2));
