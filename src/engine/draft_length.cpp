@@ -11,10 +11,10 @@
 namespace aerie {
 namespace {
 
-// A trial costs about two plain steps where nothing of it is accepted: for its drafts, and for the drafter to read what it missed.
-// The first comes after 96 of them, later ones after 192, 384, ...: 2 % at most. In simulations shorter trials, and fewer drafts
-// remembered, left a drafter that pays unused after a run of bad luck.
-constexpr int kFirstPatience = 96, kMostPatience = 1536, kTrialCycles = 4;
+// A trial costs about five plain steps where nothing of it is accepted: two for its drafts, three for the drafter to read some 250
+// tokens that it missed. The first comes after 256 of them, later ones after 512, 1024, ...: 2 % at most. In simulations shorter
+// trials, and fewer drafts remembered, left a drafter that pays unused after a run of bad luck.
+constexpr int kFirstPatience = 256, kMostPatience = 4096, kTrialCycles = 4;
 constexpr double kFade = 1.0 - 1.0 / 60;
 // The first depth starts from hope, so that a drafter is tried at once where a draft costs less than a step; the hope fades as the
 // drafts do. Each later depth starts from the one before it. Both weigh as much as this many drafts.
