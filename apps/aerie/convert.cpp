@@ -28,6 +28,7 @@ Status run_convert(const ConvertFlags& flags) {
   }
   AERIE_ASSIGN(OpenOptions known, flags.drafter.options());
   if (target) AERIE_TRY(add_target_facts(*target, known));
+  options.target = {known.target_architecture, known.target_blocks};
   AERIE_ASSIGN(const std::string in, resolve_drafter(flags.in));
   AERIE_ASSIGN(const DraftCheckpoint checkpoint, open_drafter(in, known));
   warn_of(checkpoint.findings);
@@ -43,9 +44,9 @@ void add_convert(CLI::App& app, Work& work) {
   auto flags = std::make_shared<ConvertFlags>();
   command->add_option("in", flags->in, "the drafter: a folder, a GGUF file, or a known name")->required();
   command->add_option("out", flags->out, "what to write, which must not exist: a folder, or for gguf a file NAME.gguf")->required();
-  command->add_option("--to", flags->to, "speculators, or gguf (llama.cpp's eagle3)")->required();
-  command->add_option("-m,--model", flags->target, "the target (GGUF): its tokenizer goes into a GGUF file, which llama.cpp needs");
-  command->add_flag("--float32", flags->float32, "write matrices as F32 rather than in the type they have");
+  command->add_option("--to", flags->to, "speculators, specforge, sglang, modelopt, or gguf (llama.cpp's eagle3)")->required();
+  command->add_option("-m,--model", flags->target, "the target (GGUF): its tokenizer goes into a GGUF file, which llama.cpp needs; SGLang's layer ids depend on it");
+  command->add_flag("--float32", flags->float32, "write weights as F32 rather than in the type they have");
   flags->drafter.add_to(*command);
   command->callback([flags, &work] { work = [flags] { return run_convert(*flags); }; });
 }

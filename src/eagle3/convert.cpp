@@ -8,6 +8,7 @@
 #include <filesystem>
 #include <random>
 
+#include "eagle3/dialects/flat.h"
 #include "eagle3/dialects/gguf_eagle3.h"
 #include "eagle3/dialects/speculators.h"
 #include "eagle3/drafter.h"
@@ -23,73 +24,27 @@ struct FormatName {
   DraftFormat format;
   const char* name;
 };
-constexpr FormatName kFormats[] = {{DraftFormat::kSpeculators, "speculators"}, {DraftFormat::kGguf, "gguf"}};
+constexpr FormatName kFormats[] = {{DraftFormat::kSpeculators, "speculators"},
+                                   {DraftFormat::kSpecForge, "specforge"},
+                                   {DraftFormat::kSglang, "sglang"},
+                                   {DraftFormat::kModelOpt, "modelopt"},
+                                   {DraftFormat::kGguf, "gguf"}};
 
-/// A demand of a format on a spec.
-struct Demand {
-  const char* field;
-  bool met;
-  const char* why;
-};
-
-/// llama.cpp's graph of the architecture (src/models/eagle3.cpp): what it computes, whatever a file says.
-std::vector<Demand> demands_of_gguf(const DraftSpec& s) {
-  const RopeScaling& r = s.rope_scaling;
-  const bool yarn = r.kind == RopeScalingKind::kYarn, llama3 = r.kind == RopeScalingKind::kLlama3;
-  const bool taps = s.taps.size() == 3 && std::all_of(s.taps.begin(), s.taps.end(), [](int tap) { return tap >= 0; });
-  return {{"has_fc", s.has_fc, "the graph always has fc"},
-          {"taps", taps, "the graph reads exactly three boundaries"},
-          {"layers", s.layers == 1, "the graph has one layer"},
-          {"attention", s.attention == AttentionKind::kGqa, "the graph has no MLA"},
-          {"fc_bias", !s.fc_bias, "there is no tensor for it"},
-          {"qkv_bias", !s.qkv_bias, "there is no tensor for it"},
-          {"o_bias", !s.o_bias, "there is no tensor for it"},
-          {"mlp_bias", !s.mlp_bias, "there is no tensor for it"},
-          {"qk_norm", !s.qk_norm, "there is no tensor for it"},
-          {"feature_norm", s.feature_norm != FeatureNorm::kPerTap, "the graph norms the whole feature or nothing"},
-          {"feature_normed_twice", !s.feature_normed_twice, "the graph norms it once"},
-          {"feedback", s.feedback == Feedback::kPreNorm, "the graph feeds the raw state back"},
-          {"head_norm", s.head_norm, "the graph's head reads the normed state"},
-          {"logit_scale", s.logit_scale == 1.0f, "the graph has none"},
-          {"rope_dim", s.rope_dim == s.head_dim, "rows of q and k are stored for the rotation of whole heads"},
-          {"rope_interleaved", !s.rope_interleaved, "rows of q and k are stored for the rotation of halves"},
-          {"attention_scale", s.attention_scale == 1.0f, "the graph has none"},
-          {"sliding_window", s.sliding_window == 0, "the graph ignores windows"},
-          {"rope_scaling", !yarn || (r.beta_fast == 32.0f && r.beta_slow == 1.0f && r.truncate), "the graph ignores YaRN's other settings"},
-          {"rope_scaling", !llama3 || (r.low_freq_factor == 1.0f && r.high_freq_factor == 4.0f),
-           "the file keeps frequencies only, from which other factors than 1 and 4 are not read back"}};
-}
-
-/// What speculators' config and this project's writer of it state.
-std::vector<Demand> demands_of_speculators(const DraftSpec& s) {
-  return {{"has_fc", s.has_fc, "this writer states drafters with taps"},
-          {"taps", std::all_of(s.taps.begin(), s.taps.end(), [](int tap) { return tap >= 0; }), "the ids are boundaries"},
-          {"layers", s.layers == 1, "this writer states one layer"},
-          {"attention", s.attention == AttentionKind::kGqa, "the config has no MLA"},
-          {"fc_bias", !s.fc_bias, "the model has none"},
-          {"qkv_bias", !s.qkv_bias, "this writer states none"},
-          {"o_bias", !s.o_bias, "this writer states none"},
-          {"mlp_bias", !s.mlp_bias, "this writer states none"},
-          {"qk_norm", !s.qk_norm, "this writer states Llama layers"},
-          {"feature_normed_twice", !s.feature_normed_twice, "the model norms it once"},
-          {"head_norm", s.head_norm, "the model's head reads the normed state"},
-          {"logit_scale", s.logit_scale == 1.0f, "the model has none"},
-          {"rope_dim", s.rope_dim == s.head_dim, "this writer states the rotation of whole heads"},
-          {"rope_interleaved", !s.rope_interleaved, "the model rotates halves"},
-          {"attention_scale", s.attention_scale == 1.0f, "the model has none"},
-          {"rope_scaling", s.rope_scaling.kind == RopeScalingKind::kNone, "this writer states no scaling"},
-          {"sliding_window", s.sliding_window == 0, "this writer states full attention"}};
-}
-
-Expected<std::map<std::string, std::vector<float>>> all_floats(const DraftCheckpoint& checkpoint) {
-  std::map<std::string, std::vector<float>> out;
-  for (const auto& [name, tensor] : checkpoint.tensors) {
-    AERIE_ASSIGN(out[name], to_float(tensor));
+/// The tensors as F32, whose bytes `made` owns.
+Expected<std::map<std::string, TensorView>> widened(const std::map<std::string, TensorView>& tensors, std::vector<std::vector<float>>& made) {
+  std::map<std::string, TensorView> out = tensors;
+  made.reserve(tensors.size());
+  for (auto& [name, tensor] : out) {
+    AERIE_ASSIGN(std::vector<float> values, to_float(tensor));
+    made.push_back(std::move(values));
+    tensor.type = DType::kF32;
+    tensor.data = {reinterpret_cast<const uint8_t*>(made.back().data()), made.back().size() * sizeof(float)};
   }
   return out;
 }
 
 Status write(const DraftCheckpoint& checkpoint, const std::string& path, DraftFormat format, const ConvertOptions& options) {
+  const DraftSpec& spec = checkpoint.spec;
   if (format == DraftFormat::kGguf) {
     gguf_eagle3::SaveOptions save;
     save.float32 = options.float32;
@@ -97,12 +52,22 @@ Status write(const DraftCheckpoint& checkpoint, const std::string& path, DraftFo
     save.name = options.target_name.empty() ? "EAGLE-3 drafter" : options.target_name + " EAGLE-3 drafter";
     return gguf_eagle3::save_checkpoint(path, checkpoint, save);
   }
-  speculators::SaveOptions save;
-  const bool all_bf16 = std::all_of(checkpoint.tensors.begin(), checkpoint.tensors.end(), [](const auto& t) { return t.second.type == DType::kBF16; });
-  save.type = all_bf16 && !options.float32 ? DType::kBF16 : DType::kF32;  // nothing may be rounded
-  save.verifier = options.target_name;
-  AERIE_ASSIGN(const auto weights, all_floats(checkpoint));
-  return speculators::save_checkpoint(path, checkpoint.spec, weights, save);
+  std::vector<std::vector<float>> made;
+  std::map<std::string, TensorView> wide;
+  if (options.float32) {
+    AERIE_ASSIGN(wide, widened(checkpoint.tensors, made));
+  }
+  const std::map<std::string, TensorView>& tensors = options.float32 ? wide : checkpoint.tensors;
+  if (format == DraftFormat::kSpeculators) {
+    speculators::SaveOptions save;
+    save.verifier = options.target_name;
+    return speculators::save_checkpoint(path, spec, tensors, save);
+  }
+  AERIE_ASSIGN(const LayerIds ids, layer_ids_of(format, spec, options.target));
+  const flat::Maker maker = format == DraftFormat::kModelOpt ? flat::Maker::kModelOpt
+                            : format == DraftFormat::kSglang ? flat::Maker::kSglang
+                                                             : flat::Maker::kSpecForge;
+  return flat::save_checkpoint(path, spec, tensors, maker, ids);
 }
 
 Status same_weights(const DraftCheckpoint& given, const DraftCheckpoint& found) {
@@ -189,22 +154,12 @@ Expected<DraftFormat> parse_draft_format(std::string_view text) {
   for (const FormatName& f : kFormats) {
     if (text == f.name) return f.format;
   }
-  return invalid_argument("the format is {}, expected speculators or gguf", printable(text));
-}
-
-Status check_expressible(DraftFormat format, const DraftSpec& spec) {
-  for (const Demand& demand : format == DraftFormat::kGguf ? demands_of_gguf(spec) : demands_of_speculators(spec)) {
-    if (demand.met) continue;
-    std::string value = "?";
-    for (const SpecField& field : spec_fields(spec)) value = field.name == demand.field ? field.text() : value;
-    return unsupported("the format {} cannot hold {} {}: {}", draft_format_name(format), demand.field, value, demand.why);
-  }
-  return {};
+  return invalid_argument("the format is {}, expected speculators, specforge, sglang, modelopt or gguf", printable(text));
 }
 
 Status convert_drafter(const DraftCheckpoint& checkpoint, const std::string& path, DraftFormat format, const ConvertOptions& options) {
   AERIE_TRY(checkpoint.spec.validate());
-  AERIE_TRY(check_expressible(format, checkpoint.spec));
+  AERIE_TRY(check_expressible(format, checkpoint.spec, options.target));
   std::error_code error;
   if (fs::exists(path, error)) return invalid_argument("{}: is there already, give a name that is not taken", path);
   const bool gguf = format == DraftFormat::kGguf;

@@ -1,10 +1,10 @@
 #include "eagle3/layer_ids.h"
 
 #include <algorithm>
-#include <cctype>
 #include <charconv>
 
-#include "eagle3/draft_spec.h"
+#include "eagle3/engines/target_family.h"
+#include "formats/boundary.h"
 #include "formats/printable.h"
 
 namespace aerie {
@@ -31,25 +31,6 @@ constexpr Program kPrograms[] = {
     {"nemo", LayerIdRule::kBlockOutput},
 };
 
-struct TargetRule {
-  std::string_view word;  // what an architecture's letters and digits begin with
-  LayerIdRule rule;
-};
-
-// SGLang 0.5.23; the longer word first where one begins with another.
-constexpr TargetRule kSglangTargets[] = {
-    {"deepseekv4", LayerIdRule::kBlockOutput}, {"deepseek", LayerIdRule::kFirstOne},         {"kimik2", LayerIdRule::kFirstOne},
-    {"glm4moelite", LayerIdRule::kFirstOne},   {"minimaxm3vl", LayerIdRule::kShiftedDefault}, {"gptoss", LayerIdRule::kLastBlock},
-};
-
-std::string letters_of(std::string_view text) {
-  std::string out;
-  for (const unsigned char c : text) {
-    if (std::isalnum(c)) out += static_cast<char>(std::tolower(c));
-  }
-  return out;
-}
-
 std::vector<int> shifted(std::vector<int> ids) {
   for (int& id : ids) ++id;
   return ids;
@@ -71,12 +52,7 @@ Expected<LayerIdConvention> parse_layer_id_convention(std::string_view text) {
 Expected<LayerIdRule> layer_id_rule(std::string_view program, std::string_view target_architecture) {
   const auto it = std::find_if(std::begin(kPrograms), std::end(kPrograms), [&](const Program& p) { return p.name == program; });
   if (it == std::end(kPrograms)) return not_found("no rule for the layer ids of {} is known", printable(program));
-  if (it->depends_on_target) {
-    const std::string architecture = letters_of(target_architecture);
-    for (const TargetRule& target : kSglangTargets) {
-      if (architecture.rfind(target.word, 0) == 0) return target.rule;
-    }
-  }
+  if (it->depends_on_target) return sglang_layer_ids(target_architecture);
   return it->rule;
 }
 
@@ -107,6 +83,19 @@ Expected<std::vector<int>> to_boundaries(LayerIdRule rule, const std::vector<int
     return invalid_argument("the layer id -1 has no meaning where ids are boundaries, expected 0 (the embedding) or more");
   }
   return out;
+}
+
+Expected<LayerIds> to_layer_ids(LayerIdRule rule, const std::vector<int>& taps, int blocks) {
+  LayerIds as_boundaries = {taps, LayerIdConvention::kBoundary}, as_outputs = {taps, LayerIdConvention::kBlockOutput};
+  for (int& id : as_outputs.ids) id = id == kFinalNormed ? -1 : id - 1;
+  Status unknown;
+  for (LayerIds* candidate : {&as_outputs, &as_boundaries}) {
+    const auto read = to_boundaries(rule, candidate->ids, blocks);
+    if (read.ok() && *read == taps) return *candidate;
+    if (rule == LayerIdRule::kLastBlock && blocks == 0) unknown = read.status();
+  }
+  AERIE_TRY(unknown);
+  return unsupported("no list of layer ids is read as the boundaries {}", fmt::join(taps, ","));
 }
 
 std::vector<int> default_taps(LayerIdRule rule, int blocks) {

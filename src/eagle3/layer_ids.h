@@ -39,6 +39,13 @@ Expected<LayerIdRule> layer_id_rule(std::string_view program, std::string_view t
 /// for, or that needs N to be known.
 Expected<std::vector<int>> to_boundaries(LayerIdRule rule, const std::vector<int>& ids, int blocks);
 
+/// The ids that `rule` reads as these taps, and how they count. kUnsupported: there are none; kInvalidArgument: N must be known.
+struct LayerIds {
+  std::vector<int> ids;
+  LayerIdConvention convention = LayerIdConvention::kBoundary;
+};
+Expected<LayerIds> to_layer_ids(LayerIdRule rule, const std::vector<int>& taps, int blocks);
+
 /// The taps of a drafter that lists none: (2, N/2, N-3), one later under kShiftedDefault. N must be at least 6.
 std::vector<int> default_taps(LayerIdRule rule, int blocks);
 

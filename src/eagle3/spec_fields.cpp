@@ -1,7 +1,8 @@
 #include "eagle3/spec_fields.h"
 
 #include <algorithm>
-#include <cstdlib>
+
+#include "formats/json_text.h"
 
 namespace aerie {
 namespace {
@@ -49,8 +50,6 @@ std::string SpecField::text() const {
 std::vector<SpecField> spec_fields(const DraftSpec& s) {
   std::vector<SpecField> out;
   const auto add = [&out](const char* field, nlohmann::json value) { out.push_back({field, std::move(value)}); };
-  // A float in its shortest form that reads back, rather than as the double beside it.
-  const auto number = [](float value) { return std::strtod(fmt::format("{}", value).c_str(), nullptr); };
   add("taps", s.taps);
   add("target_hidden", s.target_hidden);
   add("hidden", s.hidden);
@@ -65,7 +64,7 @@ std::vector<SpecField> spec_fields(const DraftSpec& s) {
     add("kv_rank", s.kv_rank);
     add("nope_dim", s.nope_dim);
     add("v_dim", s.v_dim);
-    add("latent_eps", number(s.latent_eps));
+    add("latent_eps", shortest_decimal(s.latent_eps));
   }
   add("intermediate", s.intermediate);
   add("has_fc", s.has_fc);
@@ -79,14 +78,14 @@ std::vector<SpecField> spec_fields(const DraftSpec& s) {
   add("feature_normed_twice", s.feature_normed_twice);
   add("feedback", s.feedback == Feedback::kPostNorm ? "post-norm" : "pre-norm");
   add("head_norm", s.head_norm);
-  add("logit_scale", number(s.logit_scale));
-  add("rope_theta", number(s.rope_theta));
+  add("logit_scale", shortest_decimal(s.logit_scale));
+  add("rope_theta", shortest_decimal(s.rope_theta));
   add("rope_scaling", describe(s.rope_scaling));
   add("rope_dim", s.rope_dim);
   add("rope_interleaved", s.rope_interleaved);
-  add("attention_scale", number(s.attention_scale));
+  add("attention_scale", shortest_decimal(s.attention_scale));
   add("sliding_window", s.sliding_window);
-  add("rms_eps", number(s.rms_eps));
+  add("rms_eps", shortest_decimal(s.rms_eps));
   add("max_positions", s.max_positions);
   add("own_embedding", s.own_embedding);
   add("own_head", s.own_head);

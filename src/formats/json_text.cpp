@@ -69,4 +69,6 @@ Expected<nlohmann::json> parse_json(std::string_view text, int max_depth) {
   }
 }
 
+double shortest_decimal(float value) { return std::strtod(fmt::format("{}", value).c_str(), nullptr); }
+
 }  // namespace aerie

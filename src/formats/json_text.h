@@ -16,4 +16,7 @@ inline constexpr size_t kMaxJsonValues = 1'000'000;
 /// size.
 Expected<nlohmann::json> parse_json(std::string_view text, int max_depth = 64);
 
+/// The shortest decimal that reads back as the same float32: 1e-05 rather than 9.999999747378752e-06.
+double shortest_decimal(float value);
+
 }  // namespace aerie

@@ -9,15 +9,6 @@
 namespace aerie {
 namespace {
 
-void stretch_llama3(const RopeScaling& scaling, std::vector<float>& frequencies) {
-  const double low = scaling.low_freq_factor, high = scaling.high_freq_factor;
-  for (float& f : frequencies) {
-    const double turns = scaling.original_max_positions * static_cast<double>(f) / (2.0 * std::numbers::pi);  // within the context
-    const double kept = std::clamp((turns - low) / (high - low), 0.0, 1.0);
-    f = static_cast<float>(f * ((1.0 - kept) / scaling.factor + kept));
-  }
-}
-
 void stretch_yarn(const Rope& rope, std::vector<float>& frequencies) {
   const RopeScaling& scaling = rope.scaling;
   // The (fractional) pair that turns `turns` times within the original context.
@@ -40,6 +31,13 @@ void stretch_yarn(const Rope& rope, std::vector<float>& frequencies) {
 
 }  // namespace
 
+double llama3_stretch(const RopeScaling& scaling, double frequency) {
+  const double low = scaling.low_freq_factor, high = scaling.high_freq_factor;
+  const double turns = scaling.original_max_positions * frequency / (2.0 * std::numbers::pi);  // within the context
+  const double kept = std::clamp((turns - low) / (high - low), 0.0, 1.0);
+  return (1.0 - kept) / scaling.factor + kept;
+}
+
 std::vector<float> rope_frequencies(const Rope& rope) {
   std::vector<float> out(static_cast<size_t>(rope.dim / 2));
   kernels::rope_frequencies(rope.dim, rope.theta, out.data());
@@ -48,7 +46,9 @@ std::vector<float> rope_frequencies(const Rope& rope) {
     case RopeScalingKind::kLinear:
       for (float& f : out) f /= rope.scaling.factor;
       break;
-    case RopeScalingKind::kLlama3: stretch_llama3(rope.scaling, out); break;
+    case RopeScalingKind::kLlama3:
+      for (float& f : out) f = static_cast<float>(f * llama3_stretch(rope.scaling, f));
+      break;
     case RopeScalingKind::kYarn: stretch_yarn(rope, out); break;
   }
   return out;

@@ -28,6 +28,9 @@ struct Rope {
   bool operator==(const Rope&) const = default;
 };
 
+/// What Llama 3's scaling multiplies a frequency by: 1/factor for long wavelengths, 1 for short ones, a ramp between them.
+double llama3_stretch(const RopeScaling& scaling, double frequency);
+
 /// The angle of pair j grows by this much with every position. [dim/2]
 /// Linear (position interpolation, arXiv 2306.15595): f / factor. Llama 3: long wavelengths f / factor, short ones f, between them
 /// a ramp over original_max_positions / wavelength. YaRN (arXiv 2309.00071): the ramp runs over the dimensions, from the one that

@@ -271,7 +271,7 @@ Status Trainer::save_checkpoint(const DraftValues& values) {
   record["tokens_seen"] = state_.tokens;
   if (!data_->held_out().empty()) record["held_out_walk_acceptance_length"] = state_.best;
   save.training_json = record.dump();
-  return speculators::save_checkpoint(o_.out, spec_, values, save);
+  return speculators::save_checkpoint(o_.out, spec_, values, DType::kBF16, save);
 }
 
 Status Trainer::validate_and_keep_best() {

@@ -185,7 +185,7 @@ class Contract(unittest.TestCase):
         # What llama.cpp's graph cannot compute is refused by the field's name, and nothing is left.
         self.refused(1, "convert", DRAFTER, self.folder / "d.gguf", "--to", "gguf", says=["cannot hold feedback post-norm"])
         self.refused(2, "convert", DRAFTER, out, "--to", "speculators", says=["is there already"])
-        self.refused(2, "convert", DRAFTER, out, "--to", "onnx", says=["expected speculators or gguf"])
+        self.refused(2, "convert", DRAFTER, out, "--to", "onnx", says=["expected speculators, specforge, sglang, modelopt or gguf"])
         self.refused(2, "inspect", DRAFTER, "--taps", "2;3", says=["--taps"])
         self.assertEqual([path.name for path in self.folder.iterdir()], ["drafter"])
 

@@ -1,8 +1,10 @@
 // Random drafters for the tests of this folder.
 #pragma once
 
+#include <cstring>
 #include <filesystem>
 #include <map>
+#include <memory>
 #include <random>
 #include <string>
 #include <vector>
@@ -57,6 +59,28 @@ inline std::map<std::string, std::vector<float>> random_weights(const DraftSpec&
   }
   return out;
 }
+
+/// A drafter in memory.
+struct Made {
+  DraftCheckpoint checkpoint;
+  std::map<std::string, std::vector<float>> weights;
+
+  explicit Made(const DraftSpec& spec, DType type = DType::kF32) : weights(random_weights(spec, 5)) {
+    checkpoint.spec = spec;
+    auto bytes = std::make_shared<std::vector<std::vector<uint8_t>>>();
+    for (const DraftTensor& tensor : draft_tensors(spec)) {
+      const std::vector<float>& values = weights.at(tensor.name);
+      std::vector<uint8_t> data(values.size() * static_cast<size_t>(block_bytes(type)));
+      for (size_t i = 0; i < values.size(); ++i) {
+        const uint16_t half = f32_to_bf16(values[i]);  // exact: they are rounded to bf16
+        type == DType::kF32 ? std::memcpy(&data[i * 4], &values[i], 4) : std::memcpy(&data[i * 2], &half, 2);
+      }
+      bytes->push_back(std::move(data));
+      checkpoint.tensors[tensor.name] = {tensor.name, type, tensor.shape, bytes->back()};
+    }
+    checkpoint.owner = bytes;
+  }
+};
 
 /// The tables of a golden case's target. `golden` must outlive the result.
 inline TargetTables golden_tables(const DraftGolden& golden) {

@@ -27,6 +27,10 @@ TEST(LayerIds, EveryProgramCountsAsItsSourceSays) {
       {"sglang", "LlamaForCausalLM", 32, {-1, 15, 28}, {0, 16, 29}},
       {"sglang", "DeepseekV3ForCausalLM", 61, {1, 29, 57}, {2, 30, 58}},
       {"sglang", "KimiK25ForConditionalGeneration", 61, {2, 30, 58}, {2, 30, 58}},
+      {"sglang", "deepseek2", 61, {2, 30, 58}, {2, 30, 58}},  // GGUF's name
+      {"sglang", "DeepseekV4ForCausalLM", 43, {1, 21, 40}, {2, 22, 41}},
+      {"sglang", "deepseek4", 43, {2, 21, 40}, {3, 22, 41}},
+      {"sglang", "KimiK29ForConditionalGeneration", 61, {2, 30, 58}, {2, 30, 58}},  // a member that is not known
       {"sglang", "glm4_moe_lite", 47, {2, 23, 44}, {2, 23, 44}},
       {"sglang", "Glm4MoeForCausalLM", 46, {2, 23, 43}, {3, 24, 44}},
       {"sglang", "GptOssForCausalLM", 36, {24, 30, 36}, {24, 30, 36}},

@@ -392,12 +392,11 @@ TEST(Speculators, WhatIsSavedReadsBackAsTheSameForwardAndValues) {
       }
       const auto weights = random_weights(spec, 3);
       speculators::SaveOptions options;
-      options.type = type;
       options.verifier = "SmolLM2-135M-Instruct";
       options.verifier_architectures = {"LlamaForCausalLM"};
       options.training_json = R"({"steps": 12})";
       TempDir dir;
-      const Status saved = speculators::save_checkpoint(dir / "new/d", spec, weights, options);
+      const Status saved = speculators::save_checkpoint(dir / "new/d", spec, weights, type, options);
       ASSERT_TRUE(saved.ok()) << saved.message();
       auto loaded = open_drafter(dir / "new/d");
       ASSERT_TRUE(loaded.ok()) << loaded.status().message();
@@ -443,8 +442,8 @@ TEST(Speculators, ASaveThatIsRefusedLeavesWhatWasThere) {
   const auto weights = random_weights(spec, 1);
   ASSERT_TRUE(speculators::save_checkpoint(dir / "d", spec, weights).ok());
   const auto refused = [&](const char* expected, const DraftSpec& s, std::map<std::string, std::vector<float>> w,
-                           const speculators::SaveOptions& options = {}) {
-    const Status status = speculators::save_checkpoint(dir / "d", s, w, options);
+                           const speculators::SaveOptions& options = {}, DType type = DType::kBF16) {
+    const Status status = speculators::save_checkpoint(dir / "d", s, w, type, options);
     EXPECT_FALSE(status.ok()) << expected;
     EXPECT_NE(status.message().find(expected), std::string::npos) << status.message();
     EXPECT_EQ(std::distance(fs::directory_iterator(dir.path()), fs::directory_iterator()), 1) << expected;
@@ -468,9 +467,7 @@ TEST(Speculators, ASaveThatIsRefusedLeavesWhatWasThere) {
   invalid.d2t[0] = 99;
   refused("d2t maps draft token 0 to target token 99", invalid, weights);
   speculators::SaveOptions options;
-  options.type = DType::kF16;
-  refused("written as BF16 or F32", spec, weights, options);
-  options = {};
+  refused("written as BF16 or F32", spec, weights, options, DType::kF16);
   options.training_json = "[1]";
   refused("the training record is not a JSON object", spec, weights, options);
   options.training_json = "{";

@@ -199,6 +199,10 @@ Expected<DraftCheckpoint> load_checkpoint(const RawCheckpoint& raw, const OpenOp
             "as wide as the drafter, where target_hidden_size is not stated");
   build.set("draft_vocab", spec.draft_vocab, config.integer("draft_vocab_size", 1, kMaxConfigVocab), "draft_vocab_size", 0,
             "from the rows of lm_head.weight", Source::kInferred);
+  if (raw.config().contains("draft_vocab_size") && raw.config()["draft_vocab_size"].is_null() && !tensors.has("lm_head")) {
+    spec.draft_vocab = spec.vocab;
+    build.note("draft_vocab", Source::kRead, "draft_vocab_size is null: the target's vocabulary and head");
+  }
   build.set("logit_scale", spec.logit_scale, config.number("logit_scale"), "logit_scale", 1.0f, "the default");
   const auto twice = config.boolean("feature_normed_twice");
   spec.feature_normed_twice = twice.value_or(dialect.name == "modelopt");

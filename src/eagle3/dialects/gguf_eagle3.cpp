@@ -2,7 +2,6 @@
 
 #include <cmath>
 #include <cstring>
-#include <numbers>
 
 #include "eagle3/dialects/named_tensors.h"
 #include "eagle3/dialects/rope_config.h"
@@ -65,6 +64,27 @@ struct Memory {
   std::vector<std::vector<uint8_t>> made;
 };
 
+// llama.cpp multiplies what a file states by 0.1 ln(factor) + 1.
+float magnitude_of(const RopeScaling& r, double attention) { return static_cast<float>(attention * yarn_mscale(r.factor, 1.0)); }
+/// What is stated for a magnitude; 1 is not.
+float attention_factor(const RopeScaling& r) {
+  const auto attention = static_cast<float>(r.magnitude / yarn_mscale(r.factor, 1.0));
+  return std::fabs(attention - 1.0f) > 1e-6f ? attention : 1.0f;
+}
+
+/// A file keeps Llama 3's factors but not what they were made of: the usual values are tried.
+std::optional<RopeScaling> scaling_of_factors(const std::vector<float>& values, const DraftSpec& spec) {
+  DraftSpec tried = spec;
+  for (const int context : {8192, 4096, 2048, 16384, 32768, 65536, 131072}) {
+    tried.rope_scaling = {.kind = RopeScalingKind::kLlama3, .factor = values.back(), .original_max_positions = context};
+    const std::vector<float> made = llama3_factors(tried);
+    bool same = true;
+    for (size_t i = 0; i < made.size(); ++i) same = same && std::fabs(made[i] - values[i]) <= 1e-4f * std::fabs(values[i]);
+    if (same) return tried.rope_scaling;
+  }
+  return std::nullopt;
+}
+
 Status read_rope_scaling(ConfigReader& config, const RawCheckpoint& raw, SpecBuilder& build) {
   DraftSpec& spec = build.spec();
   const auto type = config.text("rope.scaling.type");
@@ -88,7 +108,7 @@ Status read_rope_scaling(ConfigReader& config, const RawCheckpoint& raw, SpecBui
     r.original_max_positions = original.value_or(spec.max_positions);
     r.beta_fast = static_cast<float>(fast.value_or(32.0));
     r.beta_slow = static_cast<float>(slow.value_or(1.0));
-    r.magnitude = static_cast<float>(attention.value_or(1.0) * yarn_mscale(r.factor, 1.0));
+    r.magnitude = magnitude_of(r, attention.value_or(1.0));
   }
   const TensorView* factors = raw.find("rope_freqs.weight");
   if (factors == nullptr) return {};
@@ -97,14 +117,9 @@ Status read_rope_scaling(ConfigReader& config, const RawCheckpoint& raw, SpecBui
   if (values.size() != static_cast<size_t>(spec.rope_dim / 2)) {
     return corrupt("rope_freqs.weight has the shape {}, expected [{}]", factors->shape_string(), spec.rope_dim / 2);
   }
-  // The file keeps the factors but not what they were made of: the usual values are tried.
-  r = {.kind = RopeScalingKind::kLlama3, .factor = values.back(), .low_freq_factor = 1.0f, .high_freq_factor = 4.0f};
-  for (const int context : {8192, 4096, 2048, 16384, 32768, 65536, 131072}) {
-    r.original_max_positions = context;
-    const std::vector<float> made = llama3_factors(spec);
-    bool same = true;
-    for (size_t i = 0; i < made.size(); ++i) same = same && std::fabs(made[i] - values[i]) <= 1e-4f * std::fabs(values[i]);
-    if (!same) continue;
+  const auto scaling = scaling_of_factors(values, spec);
+  if (scaling) {
+    r = *scaling;
     build.note("rope_scaling", Source::kInferred, "the factors in rope_freqs.weight");
     return {};
   }
@@ -228,21 +243,24 @@ Expected<NamedTensors> name_tensors(const RawCheckpoint& raw, const DraftSpec& s
 }  // namespace
 
 std::vector<float> llama3_factors(const DraftSpec& spec) {
-  const RopeScaling& r = spec.rope_scaling;
   std::vector<float> out(static_cast<size_t>(spec.rope_dim / 2));
   for (size_t i = 0; i < out.size(); ++i) {
     const double frequency = std::pow(static_cast<double>(spec.rope_theta), -2.0 * static_cast<double>(i) / spec.rope_dim);
-    const double wavelength = 2.0 * std::numbers::pi / frequency, context = r.original_max_positions;
-    double factor = r.factor;
-    if (wavelength < context / r.high_freq_factor) {
-      factor = 1.0;
-    } else if (wavelength <= context / r.low_freq_factor) {
-      const double smooth = (context / wavelength - r.low_freq_factor) / (r.high_freq_factor - r.low_freq_factor);
-      factor = 1.0 / ((1.0 - smooth) / r.factor + smooth);
-    }
-    out[i] = static_cast<float>(factor);
+    out[i] = static_cast<float>(1.0 / llama3_stretch(spec.rope_scaling, frequency));
   }
   return out;
+}
+
+bool reads_back_rope_scaling(const DraftSpec& spec) {
+  const RopeScaling& r = spec.rope_scaling;
+  switch (r.kind) {
+    case RopeScalingKind::kNone: return true;
+    case RopeScalingKind::kLinear: return r.factor != 1.0f;
+    case RopeScalingKind::kLlama3: return scaling_of_factors(llama3_factors(spec), spec) == r;
+    case RopeScalingKind::kYarn:
+      return r.factor != 1.0f && r.beta_fast == 32.0f && r.beta_slow == 1.0f && r.truncate && magnitude_of(r, attention_factor(r)) == r.magnitude;
+  }
+  return false;
 }
 
 Expected<DraftCheckpoint> load_checkpoint(const RawCheckpoint& raw, const OpenOptions& options) {
@@ -314,9 +332,7 @@ Status save_checkpoint(const std::string& path, const DraftCheckpoint& checkpoin
   }
   if (r.kind == RopeScalingKind::kYarn) {
     put("rope.scaling.original_context_length", u32(r.original_max_positions));
-    // llama.cpp multiplies this by 0.1 ln(factor) + 1.
-    const auto attention = static_cast<float>(r.magnitude / yarn_mscale(r.factor, 1.0));
-    if (std::fabs(attention - 1.0f) > 1e-6f) put("rope.scaling.attn_factor", attention);
+    if (const float attention = attention_factor(r); attention != 1.0f) put("rope.scaling.attn_factor", attention);
   }
   put("target_layers", std::vector<int32_t>(spec.taps.begin(), spec.taps.end()));
   put("target_hidden_size", u32(spec.target_hidden));

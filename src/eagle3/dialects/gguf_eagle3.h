@@ -27,4 +27,8 @@ Status save_checkpoint(const std::string& path, const DraftCheckpoint& checkpoin
 /// The factors by which llama3 scaling divides RoPE's frequencies [rope_dim / 2] (the tensor rope_freqs.weight).
 std::vector<float> llama3_factors(const DraftSpec& spec);
 
+/// Whether the spec's rope_scaling is what a file of it reads back as: llama.cpp has fewer keys than a config, and of Llama 3's scaling
+/// it keeps the factors alone.
+bool reads_back_rope_scaling(const DraftSpec& spec);
+
 }  // namespace aerie::gguf_eagle3

@@ -20,29 +20,10 @@ struct Stated {
 };
 
 Status read_yarn(ConfigReader& reader, const DraftSpec& spec, Stated& out) {
-  RopeScaling& r = out.scaling;
-  r.kind = RopeScalingKind::kYarn;
-  const auto original = reader.integer("original_max_position_embeddings", 1, INT32_MAX);
-  const auto fast = reader.number("beta_fast"), slow = reader.number("beta_slow");
-  const auto mscale = reader.number("mscale"), all_dim = reader.number("mscale_all_dim"), given = reader.number("attention_factor");
-  r.truncate = reader.boolean("truncate").value_or(true);
+  const YarnKeys keys = yarn_keys(reader);
   AERIE_TRY(reader.status());
-  out.guessed_original = !original;
-  r.original_max_positions = original.value_or(spec.max_positions);
-  r.beta_fast = static_cast<float>(fast.value_or(32.0));
-  r.beta_slow = static_cast<float>(slow.value_or(1.0));
-  const double factor = r.factor;
-  const bool mla = spec.attention == AttentionKind::kMla;
-  double magnitude = yarn_mscale(factor, 1.0);
-  if (given) {
-    magnitude = *given;
-  } else if (mla) {
-    magnitude = yarn_mscale(factor, mscale.value_or(1.0)) / yarn_mscale(factor, all_dim.value_or(0.0));
-  } else if (mscale.value_or(0.0) != 0.0 && all_dim.value_or(0.0) != 0.0) {
-    magnitude = yarn_mscale(factor, *mscale) / yarn_mscale(factor, *all_dim);
-  }
-  r.magnitude = static_cast<float>(magnitude);
-  if (mla && all_dim.value_or(0.0) != 0.0) out.softmax_scale = std::pow(yarn_mscale(factor, *all_dim), 2.0);
+  out.guessed_original = !keys.original;
+  out.softmax_scale = set_yarn(keys, spec.attention == AttentionKind::kMla, spec.max_positions, out.scaling);
   return {};
 }
 
@@ -112,6 +93,28 @@ Status merge(const Stated& v5, const Stated& v4, Stated& out) {
 }  // namespace
 
 double yarn_mscale(double factor, double m) { return factor <= 1.0 ? 1.0 : 0.1 * m * std::log(factor) + 1.0; }
+
+YarnKeys yarn_keys(ConfigReader& reader) {
+  return {reader.integer("original_max_position_embeddings", 1, INT32_MAX),
+          reader.number("beta_fast"),
+          reader.number("beta_slow"),
+          reader.number("mscale"),
+          reader.number("mscale_all_dim"),
+          reader.number("attention_factor"),
+          reader.boolean("truncate")};
+}
+
+double set_yarn(const YarnKeys& keys, bool mla, int max_positions, RopeScaling& out) {
+  out.kind = RopeScalingKind::kYarn;
+  out.original_max_positions = keys.original.value_or(max_positions);
+  out.beta_fast = static_cast<float>(keys.beta_fast.value_or(32.0));
+  out.beta_slow = static_cast<float>(keys.beta_slow.value_or(1.0));
+  out.truncate = keys.truncate.value_or(true);
+  const double m = keys.mscale.value_or(mla ? 1.0 : 0.0), all = keys.mscale_all_dim.value_or(0.0), factor = out.factor;
+  const double ratio = mla || (m != 0.0 && all != 0.0) ? yarn_mscale(factor, m) / yarn_mscale(factor, all) : yarn_mscale(factor, 1.0);
+  out.magnitude = static_cast<float>(keys.attention_factor.value_or(ratio));
+  return mla && all != 0.0 ? std::pow(yarn_mscale(factor, all), 2.0) : 1.0;
+}
 
 Status read_rope(ConfigReader& layer, SpecBuilder& build) {
   DraftSpec& spec = build.spec();

@@ -18,17 +18,17 @@ Expected<DraftCheckpoint> load_checkpoint(const RawCheckpoint& raw, const OpenOp
 Expected<DraftCheckpoint> load_checkpoint(const std::string& folder);
 
 struct SaveOptions {
-  DType type = DType::kBF16;  // or kF32; of every weight
   std::string verifier;       // name of the target, for config.json
   std::vector<std::string> verifier_architectures;
   int speculative_tokens = 3;  // what the config proposes to an engine
   std::string training_json;   // a JSON object that is kept as "aerie_training", or empty
 };
 
-/// Writes the drafter so that `folder` holds either the whole new checkpoint or what it held before; other files in the folder
-/// (a model card) are kept. The weights are keyed by canonical name and must be exactly those of draft_tensors(spec). What was
-/// written is read again and compared before it is put in place.
-Status save_checkpoint(const std::string& folder, const DraftSpec& spec, const std::map<std::string, std::vector<float>>& weights,
+/// Writes the drafter, as write_draft_folder() does.
+Status save_checkpoint(const std::string& folder, const DraftSpec& spec, const std::map<std::string, TensorView>& tensors,
                        const SaveOptions& options = {});
+/// The same of weights in memory, stored as `type`: BF16 or F32.
+Status save_checkpoint(const std::string& folder, const DraftSpec& spec, const std::map<std::string, std::vector<float>>& weights,
+                       DType type = DType::kBF16, const SaveOptions& options = {});
 
 }  // namespace aerie::speculators

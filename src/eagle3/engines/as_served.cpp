@@ -98,7 +98,7 @@ ServedReading Emulation::run() {
   if (!out_.unknown.empty() || out_.refuses()) return out_;
   read_config();
   if (out_.unknown.empty()) account_tensors();
-  if (out_.unknown.empty()) out_.spec = spec_;
+  if (out_.unknown.empty() && spec_.hidden != 0) out_.spec = spec_;
   return out_;
 }
 

@@ -1,6 +1,4 @@
 // RoPE as an engine finds it in a drafter's config.
-#include <cmath>
-
 #include "eagle3/dialects/rope_config.h"
 #include "eagle3/engines/emulation.h"
 #include "formats/printable.h"
@@ -52,7 +50,9 @@ void Emulation::read_rope() {
     spec_.rope_dim = share > 0.0 && share <= 1.0 ? static_cast<int>(spec_.head_dim * share) : spec_.head_dim;
   }
   const auto type = scaling.text("rope_type"), old_type = scaling.text("type");
-  const std::string kind = type ? *type : old_type.value_or("default");
+  std::string kind = type ? *type : old_type.value_or("default");
+  // SGLang's MLA drafter takes whatever scaling there is for DeepSeek's YaRN.
+  if (mla() && version_.engine == Engine::kSglang && kind != "default") kind = "deepseek_yarn";
   RopeScaling& r = spec_.rope_scaling;
   r.factor = static_cast<float>(scaling.number("factor").value_or(1.0));
   r.original_max_positions = scaling.integer("original_max_position_embeddings", 1, INT32_MAX).value_or(spec_.max_positions);
@@ -63,15 +63,7 @@ void Emulation::read_rope() {
     r.low_freq_factor = static_cast<float>(scaling.number("low_freq_factor").value_or(1.0));
     r.high_freq_factor = static_cast<float>(scaling.number("high_freq_factor").value_or(4.0));
   } else if (kind == "yarn" || kind == "deepseek_yarn") {
-    r.kind = RopeScalingKind::kYarn;
-    r.beta_fast = static_cast<float>(scaling.number("beta_fast").value_or(32.0));
-    r.beta_slow = static_cast<float>(scaling.number("beta_slow").value_or(1.0));
-    r.truncate = scaling.boolean("truncate").value_or(true);
-    const double m = scaling.number("mscale").value_or(mla() ? 1.0 : 0.0), all = scaling.number("mscale_all_dim").value_or(0.0);
-    const bool both = mla() || (m != 0.0 && all != 0.0);
-    const double magnitude = both ? yarn_mscale(r.factor, m) / yarn_mscale(r.factor, all) : yarn_mscale(r.factor, 1.0);
-    r.magnitude = static_cast<float>(scaling.number("attention_factor").value_or(magnitude));
-    if (mla() && all != 0.0) spec_.attention_scale = static_cast<float>(std::pow(yarn_mscale(r.factor, all), 2.0));
+    spec_.attention_scale = static_cast<float>(set_yarn(yarn_keys(scaling), mla(), spec_.max_positions, r));
   } else {
     r = {};
     if (kind != "default" && kind != "mrope")

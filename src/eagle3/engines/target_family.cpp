@@ -1,6 +1,5 @@
 #include "eagle3/engines/target_family.h"
 
-#include <algorithm>
 #include <cctype>
 
 namespace aerie {
@@ -21,11 +20,16 @@ constexpr TargetFamily kFamilies[] = {
     {.name = "MiniMax-01", .aliases = "minimax01 minimaxtext01", .llama_cpp_taps = true, .dense = false},
     {.name = "MiniMax-M2", .aliases = "minimaxm2", .sglang = true, .llama_cpp_taps = true, .dense = false},
     {.name = "MiniMax-M3", .aliases = "minimaxm3", .sglang = true, .sglang_captures_last = true, .dense = false},
-    {.name = "MiniMax-M3-VL", .aliases = "minimaxm3vl", .sglang = true, .sglang_captures_last = true, .dense = false},
+    {.name = "MiniMax-M3-VL",
+     .aliases = "minimaxm3vl",
+     .sglang = true,
+     .sglang_ids = LayerIdRule::kShiftedDefault,
+     .sglang_captures_last = true,
+     .dense = false},
     {.name = "Gemma 3", .aliases = "gemma3 gemma3text", .sglang = true},
     {.name = "Gemma 4", .aliases = "gemma4", .sglang = true, .llama_cpp_taps = true},
     {.name = "GLM-4-MoE", .aliases = "glm4moe", .sglang = true, .sglang_auto_named = true, .dense = false},
-    {.name = "GLM-4-MoE-Lite", .aliases = "glm4moelite", .sglang = true, .dense = false},
+    {.name = "GLM-4-MoE-Lite", .aliases = "glm4moelite", .sglang = true, .sglang_ids = LayerIdRule::kFirstOne, .dense = false},
     {.name = "GLM-5-Next", .aliases = "glm5next", .sglang = true, .dense = false},
     {.name = "EXAONE-MoE", .aliases = "exaonemoe", .sglang = true, .dense = false},
     {.name = "Apertus", .aliases = "apertus", .sglang = true},
@@ -35,17 +39,38 @@ constexpr TargetFamily kFamilies[] = {
      .aliases = "gptoss",
      .sglang = true,
      .sglang_auto_named = true,
+     .sglang_ids = LayerIdRule::kLastBlock,
      .sglang_captures_last = true,
      .llama_cpp_taps = true,
      .dense = false},
-    {.name = "DeepSeek-V2", .aliases = "deepseekv2", .sglang = true, .sglang_auto_named = true, .dense = false, .vllm_024_v2 = true},
+    {.name = "DeepSeek-V2",
+     .aliases = "deepseekv2",
+     .sglang = true,
+     .sglang_auto_named = true,
+     .sglang_ids = LayerIdRule::kFirstOne,
+     .dense = false,
+     .vllm_024_v2 = true},
+    // GGUF's one name for V2, V3 and Kimi-K2.
+    {.name = "DeepSeek-V2/V3",
+     .aliases = "deepseek2",
+     .sglang = true,
+     .sglang_auto_named = true,
+     .sglang_ids = LayerIdRule::kFirstOne,
+     .dense = false},
     {.name = "DeepSeek-V3",
      .aliases = "deepseekv3 deepseekv31 deepseekv32 deepseek",
      .sglang = true,
      .sglang_auto_named = true,
+     .sglang_ids = LayerIdRule::kFirstOne,
      .blocks = 61,
      .dense = false},
-    {.name = "Kimi-K2", .aliases = "kimik2 kimik25 kimik26", .sglang = true, .sglang_auto_named = true, .blocks = 61, .dense = false},
+    {.name = "Kimi-K2",
+     .aliases = "kimik2 kimik25 kimik26",
+     .sglang = true,
+     .sglang_auto_named = true,
+     .sglang_ids = LayerIdRule::kFirstOne,
+     .blocks = 61,
+     .dense = false},
     {.name = "DeepSeek-V4", .aliases = "deepseekv4 deepseek4", .llama_cpp_taps = true, .dense = false},
     {.name = "Nemotron-H", .aliases = "nemotronh", .llama_cpp_taps = true, .dense = false},
     {.name = "MiMo-V2", .aliases = "mimo2 mimov2", .llama_cpp_taps = true, .dense = false},
@@ -67,22 +92,40 @@ std::string normalise(std::string_view architecture) {
   return out;
 }
 
-bool lists(std::string_view words, std::string_view word) {
+/// Calls `visit` with every alias of a family.
+template <class Visit>
+void each_alias(const TargetFamily& family, Visit&& visit) {
+  std::string_view words = family.aliases;
   while (!words.empty()) {
     const size_t space = words.find(' ');
-    if (words.substr(0, space) == word) return true;
+    visit(words.substr(0, space));
     words = space == std::string_view::npos ? std::string_view() : words.substr(space + 1);
   }
-  return false;
 }
 
 }  // namespace
 
 const TargetFamily* find_target_family(std::string_view architecture) {
   const std::string name = normalise(architecture);
-  if (name.empty()) return nullptr;
-  const auto it = std::find_if(std::begin(kFamilies), std::end(kFamilies), [&](const TargetFamily& f) { return lists(f.aliases, name); });
-  return it == std::end(kFamilies) ? nullptr : &*it;
+  const TargetFamily* out = nullptr;
+  for (const TargetFamily& family : kFamilies) {
+    each_alias(family, [&](std::string_view alias) { out = alias == name ? &family : out; });
+  }
+  return out;
+}
+
+LayerIdRule sglang_layer_ids(std::string_view architecture) {
+  const std::string name = normalise(architecture);
+  LayerIdRule out = LayerIdRule::kBlockOutput;
+  size_t longest = 0;
+  for (const TargetFamily& family : kFamilies) {
+    each_alias(family, [&](std::string_view alias) {
+      if (alias.size() <= longest || !name.starts_with(alias)) return;
+      longest = alias.size();
+      out = family.sglang_ids;
+    });
+  }
+  return out;
 }
 
 RunnerChoice vllm_runner(const EngineVersion& version, const TargetFamily* family) {
