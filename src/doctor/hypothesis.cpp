@@ -234,6 +234,31 @@ std::string feature_text(const std::vector<SlotUse>& feature, const std::vector<
   return fmt::format("{}", fmt::join(out, ", "));
 }
 
+std::vector<std::vector<SlotUse>> usual_features(const Reading& base, const HypothesisFacts& facts) {
+  std::vector<std::vector<int>> choices;
+  const std::vector<int>& declared = base.spec.taps;
+  if (declared.size() == 3 && facts.blocks >= 6) choices.push_back(default_taps(LayerIdRule::kBoundary, facts.blocks));
+  for (const int shift : {1, -1}) {
+    std::vector<int> shifted = declared;
+    bool possible = true;
+    for (int& tap : shifted) {
+      if (tap == kFinalNormed) continue;
+      tap += shift;
+      possible = possible && tap >= 0;
+    }
+    if (possible) choices.push_back(shifted);
+  }
+  std::vector<std::vector<SlotUse>> out;
+  for (const std::vector<int>& taps : choices) {
+    DraftSpec spec = base.spec;
+    spec.taps = taps;
+    // A trace that does not say its boundaries gives the declared states for any taps.
+    const auto feature = declared_feature(spec, facts.slots);
+    if (feature.ok() && *feature != base.feature && std::find(out.begin(), out.end(), *feature) == out.end()) out.push_back(*feature);
+  }
+  return out;
+}
+
 Hypothesis tap_hypothesis(const Reading& base, const std::vector<SlotUse>& feature, const HypothesisFacts& facts) {
   Hypothesis out{"taps", "", "", base};
   out.reading.feature = feature;

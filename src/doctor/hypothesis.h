@@ -37,6 +37,7 @@ struct Hypothesis {
   std::string name;  // for people: "rope_theta 1000000"
   std::string mend;  // what to change where it is right
   Reading reading;
+  bool usual = false;  // what trainers do unless told otherwise: named where states beside each other cannot be told apart
 };
 
 /// What the hypotheses are drawn up for.
@@ -60,6 +61,10 @@ std::string feature_text(const std::vector<SlotUse>& feature, const std::vector<
 
 /// The hypothesis that `base` reads the wrong states and `feature` are the right ones.
 Hypothesis tap_hypothesis(const Reading& base, const std::vector<SlotUse>& feature, const HypothesisFacts& facts);
+
+/// The taps that are likely before any state is looked at: the default 2, N/2, N-3, and the declared ones counted one higher or lower.
+/// Without those that were not captured, and without the declared ones.
+std::vector<std::vector<SlotUse>> usual_features(const Reading& base, const HypothesisFacts& facts);
 
 /// Every other hypothesis about `base`: norms, residual, feedback, RoPE, d2t, window, alignment of states, tokens and positions, shared
 /// tables. Specs that cannot be valid are left out. `checkpoint` has the norms' weights.

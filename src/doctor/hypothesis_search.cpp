@@ -84,6 +84,11 @@ class Round {
     rank(choices);
     if (choices.size() > kFinalists) choices.resize(kFinalists);
     for (Candidate& candidate : choices) candidates_.push_back({std::move(candidate.hypothesis), {}});
+    for (const std::vector<SlotUse>& feature : usual_features(base, facts_)) {
+      const auto same = std::find_if(candidates_.begin(), candidates_.end(), [&](const Candidate& c) { return c.hypothesis.reading.feature == feature; });
+      Candidate& candidate = same != candidates_.end() ? *same : candidates_.emplace_back(Candidate{tap_hypothesis(base, feature, facts_), {}});
+      candidate.hypothesis.usual = true;
+    }
     return {};
   }
 
@@ -112,7 +117,8 @@ class Round {
     for (Candidate& candidate : left) {
       const Interval behind = difference_interval(candidate.searched.length, head(base_searched_.length, third), 0.95);
       // Some stay in any case: what comes closest is worth showing.
-      if (candidates_.size() >= 3 && (behind.high < 0 || candidates_.size() >= 2 * kFinalists)) continue;
+      const bool late = candidates_.size() >= 2 * kFinalists && !candidate.hypothesis.usual;
+      if (candidates_.size() >= 3 && (behind.high < 0 || late)) continue;
       candidates_.push_back(std::move(candidate));
     }
     for (Candidate& candidate : candidates_) {
@@ -120,7 +126,12 @@ class Round {
       candidate.searched.append(rest, options_.k);
     }
     rank(candidates_);
-    if (candidates_.size() > kFinalists) candidates_.resize(kFinalists);
+    // A usual reading that is not behind the best beyond chance is judged with the first few.
+    size_t kept = 0;
+    std::erase_if(candidates_, [&, best = candidates_.empty() ? Score() : candidates_.front().searched](const Candidate& candidate) {
+      const bool usual = candidate.hypothesis.usual && difference_interval(best.length, candidate.searched.length, 0.95).low <= 0;
+      return ++kept > kFinalists && !usual;
+    });
     return {};
   }
 
@@ -142,14 +153,21 @@ class Round {
     out_.base.score = std::move(base_searched_);
     finish(out_.base, base);
     std::stable_sort(out_.finalists.begin(), out_.finalists.end(), [](const Judged& a, const Judged& b) { return a.length.value > b.length.value; });
+    const auto first = std::find_if(out_.finalists.begin(), out_.finalists.end(), [](const Judged& judged) { return judged.beats; });
+    if (first == out_.finalists.end()) return {};
+    out_.winner = static_cast<size_t>(first - out_.finalists.begin());
+    // That the base is beaten is certain now. By which reading is not, where others do as well as the winner on all conversations: of
+    // these the usual one is the likeliest.
     for (size_t i = 0; i < out_.finalists.size(); ++i) {
       const Judged& judged = out_.finalists[i];
-      if (!judged.beats) continue;
-      if (!out_.winner) {
+      const Interval apart = difference_interval(first->score.length, judged.score.length, 0.95);
+      if (i == *out_.winner || apart.low > 0 || apart.high < 0 || judged.gain.value < needed) continue;
+      if (judged.hypothesis.usual && !first->hypothesis.usual && judged.hypothesis.axis == first->hypothesis.axis) {
+        out_.tie = out_.winner;
         out_.winner = i;
-      } else if (!out_.tie && difference_interval(out_.finalists[*out_.winner].score.length, judged.score.length, 0.95).low <= 0) {
-        out_.tie = i;
+        break;
       }
+      if (judged.beats && !out_.tie) out_.tie = i;
     }
     return {};
   }

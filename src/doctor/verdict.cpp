@@ -33,7 +33,8 @@ Finding fault(const SearchRound& round, size_t number, int k) {
   if (!cost.empty()) out.text += fmt::format(" (elsewhere such a difference has cost {})", cost);
   if (tie == nullptr) return out;
   if (tie->hypothesis.axis == winner.hypothesis.axis) {
-    out.text += fmt::format("; {} ({}) cannot be told from it on this trace", tie->hypothesis.name, tie->length.text());
+    out.text += fmt::format("; {} ({}) cannot be told from it on this trace{}", tie->hypothesis.name, tie->length.text(),
+                            winner.hypothesis.usual ? ", and is the less usual choice" : "");
     return out;
   }
   out.severity = Severity::kWarning;

@@ -262,6 +262,28 @@ TEST(Hypotheses, DeclaredTapsThatAreNotStoredAreNamed) {
   EXPECT_NE(feature.status().message().find("boundary 3 and boundary 6"), std::string::npos) << feature.status().message();
 }
 
+TEST(Hypotheses, UsualTapsAreTheDefaultAndTheIdsCountedOtherwise) {
+  std::vector<StateSlot> slots;
+  for (const int b : {0, 1, 2, 14, 15, 16, 26, 27, 28}) slots.push_back({StateSlot::Kind::kBoundary, b, StateSlot::Norm::kRaw});
+  HypothesisFacts facts;
+  facts.slots = slots;
+  facts.blocks = 30;
+  const auto usual = [&](std::vector<int> declared) {
+    Reading base;
+    base.spec = drawn_spec();
+    base.spec.taps = declared;
+    base.feature = declared_feature(base.spec, slots).value();
+    std::vector<std::vector<int>> out;
+    for (const auto& feature : usual_features(base, facts)) out.push_back(taps_of(feature, slots, facts.blocks).value());
+    return out;
+  };
+  EXPECT_EQ(usual({0, 2, 15}), (std::vector<std::vector<int>>{{2, 15, 27}}));  // 3 was not captured, and nothing is below 0
+  EXPECT_EQ(usual({2, 15, 27}), (std::vector<std::vector<int>>{{1, 14, 26}}));  // the default is what is declared
+  EXPECT_EQ(usual({1, 14, 26}), (std::vector<std::vector<int>>{{2, 15, 27}}));  // both the default and one higher
+  facts.blocks = 0;
+  EXPECT_TRUE(usual({0, 2, 15}).empty());
+}
+
 TEST(Hypotheses, SlotsWithoutBoundariesAreTakenInTheirOrder) {
   using Kind = StateSlot::Kind;
   using Norm = StateSlot::Norm;
