@@ -28,17 +28,6 @@ struct TargetSide {
     tables = tables_of(*target, pool);
     return {};
   }
-
-  /// For a drafter that shares nothing with its target.
-  Status without(const DraftSpec& spec) {
-    if (!spec.own_embedding || !spec.own_head) {
-      return invalid_argument("{}: the drafter shares its target's {}: give the target with -m", spec.path, spec.own_head ? "embedding" : "output matrix");
-    }
-    tables.hidden = spec.target_hidden;
-    tables.vocab = spec.vocab;
-    tables.blocks = 1 << 14;  // not known: any boundary is possible
-    return {};
-  }
 };
 
 Status replay_served(const std::string& path, const EngineVersion& engine, const std::string& target_arch, const Reading& declared, const HypothesisFacts& facts,
@@ -104,7 +93,9 @@ Status replay_hypotheses(const ReplayFlags& flags, const std::optional<EngineVer
   const auto is_error = [](const Finding& finding) { return finding.severity == Severity::kError; };
   // What the files leave open is the first thing to settle; replaying a guess would only blur it.
   if (std::any_of(checkpoint.findings.begin(), checkpoint.findings.end(), is_error)) return {};
-  if (flags.target.empty()) AERIE_TRY(side.without(checkpoint.spec));
+  if (flags.target.empty()) {
+    AERIE_ASSIGN(side.tables, tables_without_target(checkpoint.spec));
+  }
 
   TraceSource::Options trace_options;
   trace_options.rows = flags.rows;

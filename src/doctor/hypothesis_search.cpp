@@ -14,6 +14,13 @@ struct Candidate {
   double length() const { return searched.summary.acceptance_length(); }
 };
 
+/// The conversations that are searched, and those that judge.
+std::pair<std::vector<size_t>, std::vector<size_t>> halves(const Sample& sample) {
+  std::vector<size_t> searching, judging;
+  for (size_t c = 0; c < sample.conversations.size(); ++c) (c % 2 == 0 ? searching : judging).push_back(c);
+  return {searching, judging};
+}
+
 bool same_outcome(std::span<const RatioPart> a, std::span<const RatioPart> b) {
   return std::equal(a.begin(), a.end(), b.begin(), b.end(), [](const RatioPart& x, const RatioPart& y) { return x.sum == y.sum && x.count == y.count; });
 }
@@ -123,7 +130,7 @@ class Round {
     }
     for (Candidate& candidate : candidates_) {
       AERIE_ASSIGN(const Score rest, scorer_.score(candidate.hypothesis.reading, searching_.subspan(third), options_.k));
-      candidate.searched.append(rest, options_.k);
+      candidate.searched.append(rest);
     }
     rank(candidates_);
     // A usual reading that is not behind the best beyond chance is judged with the first few.
@@ -173,7 +180,7 @@ class Round {
   }
 
   void finish(Judged& judged, const Score& judging) const {
-    judged.score.append(judging, options_.k);
+    judged.score.append(judging);
     judged.first = ratio_interval(judged.score.first, 0.95);
     judged.length = ratio_interval(judged.score.length, 0.95);
   }
@@ -200,8 +207,7 @@ Expected<SearchResult> search_hypotheses(ReadingScorer& scorer, const Reading& d
                                  sample.conversations.size(), sample.rows, kLeastConversations, kLeastRows);
     return out;
   }
-  std::vector<size_t> searching, judging;
-  for (size_t c = 0; c < sample.conversations.size(); ++c) (c % 2 == 0 ? searching : judging).push_back(c);
+  const auto [searching, judging] = halves(sample);
   out.searched = searching.size();
   out.judging = judging.size();
   Reading base = declared;
@@ -223,11 +229,9 @@ Expected<SearchResult> search_hypotheses(ReadingScorer& scorer, const Reading& d
 Expected<Judged> judge_reading(ReadingScorer& scorer, const Hypothesis& hypothesis, const Judged& base, int k) {
   Judged out;
   out.hypothesis = hypothesis;
-  std::vector<size_t> searching, judging;
-  // In the order of base.score: first the searching half, then the judging one.
-  for (size_t c = 0; c < scorer.sample().conversations.size(); ++c) (c % 2 == 0 ? searching : judging).push_back(c);
-  searching.insert(searching.end(), judging.begin(), judging.end());
-  AERIE_ASSIGN(out.score, scorer.score(hypothesis.reading, searching, k));
+  auto [conversations, judging] = halves(scorer.sample());
+  conversations.insert(conversations.end(), judging.begin(), judging.end());  // the order of base.score
+  AERIE_ASSIGN(out.score, scorer.score(hypothesis.reading, conversations, k));
   out.first = ratio_interval(out.score.first, 0.95);
   out.length = ratio_interval(out.score.length, 0.95);
   out.gain = difference_interval(out.score.length, base.score.length, 0.95);

@@ -4,22 +4,10 @@
 
 namespace aerie {
 
-void Score::append(const Score& more, int k) {
+void Score::append(const Score& more) {
   first.insert(first.end(), more.first.begin(), more.first.end());
   length.insert(length.end(), more.length.begin(), more.length.end());
-  if (summary.steps.size() < static_cast<size_t>(k)) summary.steps.resize(static_cast<size_t>(k));
-  for (size_t s = 0; s < more.summary.steps.size(); ++s) {
-    StepAcceptance& to = summary.steps[s];
-    const StepAcceptance& from = more.summary.steps[s];
-    to.starts += from.starts;
-    to.matched += from.matched;
-    to.reached += from.reached;
-    to.matched_reached += from.matched_reached;
-  }
-  summary.answer_tokens += more.summary.answer_tokens;
-  summary.covered_tokens += more.summary.covered_tokens;
-  summary.cycles += more.summary.cycles;
-  summary.accepted += more.summary.accepted;
+  summary.add(more.summary);
 }
 
 Expected<ReadingScorer> ReadingScorer::create(const DraftCheckpoint& checkpoint, const Reading& declared, TargetTables target, FinalNorm norm,
@@ -89,7 +77,7 @@ Expected<Score> ReadingScorer::score(const Reading& reading, std::span<const siz
     if (!replay.ok()) return replay.status().with_context(conversation.id);
     ReplaySummary own;
     own.add(*replay, k);
-    out.summary.add(*replay, k);
+    out.summary.add(own);
     out.first.push_back({static_cast<double>(own.steps[0].matched), static_cast<double>(own.steps[0].starts)});
     out.length.push_back({static_cast<double>(own.accepted + own.cycles), static_cast<double>(own.cycles)});
   }

@@ -26,7 +26,7 @@ struct Score {
   std::vector<RatioPart> length;  // tokens emitted over cycles of the walk: acceptance length, the target's own token included
   ReplaySummary summary;
 
-  void append(const Score& more, int k);
+  void append(const Score& more);
 };
 
 /// Replays a sample under readings of one checkpoint. Not thread-safe.

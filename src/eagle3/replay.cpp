@@ -236,4 +236,18 @@ void ReplaySummary::add(const TraceReplay& trace, int step_count) {
   }
 }
 
+void ReplaySummary::add(const ReplaySummary& other) {
+  if (steps.size() < other.steps.size()) steps.resize(other.steps.size());
+  for (size_t s = 0; s < other.steps.size(); ++s) {
+    steps[s].starts += other.steps[s].starts;
+    steps[s].matched += other.steps[s].matched;
+    steps[s].reached += other.steps[s].reached;
+    steps[s].matched_reached += other.steps[s].matched_reached;
+  }
+  answer_tokens += other.answer_tokens;
+  covered_tokens += other.covered_tokens;
+  cycles += other.cycles;
+  accepted += other.accepted;
+}
+
 }  // namespace aerie

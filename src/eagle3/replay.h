@@ -90,6 +90,7 @@ struct ReplaySummary {
   int64_t answer_tokens = 0, covered_tokens = 0;
   int64_t cycles = 0, accepted = 0;  // of the walks
   void add(const TraceReplay& trace, int steps);
+  void add(const ReplaySummary& other);
   double coverage() const { return answer_tokens == 0 ? 0.0 : static_cast<double>(covered_tokens) / static_cast<double>(answer_tokens); }
   /// Tokens emitted per cycle, the target's own included: 1 + accepted / cycles.
   double acceptance_length() const { return cycles == 0 ? 0.0 : 1.0 + static_cast<double>(accepted) / static_cast<double>(cycles); }

@@ -78,7 +78,7 @@ double roofline_seconds(Runtime& runtime, const Ceilings& ceilings, const Forwar
   double bytes = static_cast<double>(target.weight_bytes());
   bytes += static_cast<double>(shape.sequences) * shape.depth * c.blocks * 2.0 * c.kv_heads * c.head_dim * (target.kv_type() == kernels::KvType::kF16 ? 2.0 : 4.0);
 
-  const bool quantized = bytes > 0 && static_cast<double>(target.weight_bytes()) < 1.5 * static_cast<double>(target.weight_elements());
+  const bool quantized = static_cast<double>(target.weight_bytes()) < 1.5 * static_cast<double>(target.weight_elements());
   double unit_seconds = 0;
   if (quantized) {
     unit_seconds += 2 * products / (share * 1e9 * ceilings.gop_s.at(kernels::int8_unit(target.kernels().isa, shape.rows)));

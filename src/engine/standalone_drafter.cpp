@@ -1,18 +1,20 @@
 #include "engine/standalone_drafter.h"
 
-#include <algorithm>
+#include <utility>
 
 #include "engine/runtime.h"
 
 namespace aerie {
 
-TargetTables StandaloneDrafter::tables() {
-  if (target_) return tables_of(*target_, *pool_);
-  const DraftSpec& spec = checkpoint_.spec;
+Expected<TargetTables> tables_without_target(const DraftSpec& spec) {
+  if (!spec.own_embedding || !spec.own_head) {
+    return invalid_argument("{}: the drafter shares its target's {}: give the target with -m", spec.path,
+                            spec.own_head ? "embedding" : spec.own_embedding ? "output matrix" : "embedding and output matrix");
+  }
   TargetTables sizes;
   sizes.hidden = spec.target_hidden;
   sizes.vocab = spec.vocab;
-  sizes.blocks = spec.taps.empty() ? 0 : *std::max_element(spec.taps.begin(), spec.taps.end());
+  sizes.blocks = kMostTargetBlocks;
   return sizes;
 }
 
@@ -28,19 +30,19 @@ Expected<std::unique_ptr<StandaloneDrafter>> StandaloneDrafter::load(const Stand
     AERIE_TRY(add_target_facts(*out->file_, reading));
   }
   AERIE_ASSIGN(out->checkpoint_, open_drafter(path, reading));
-  const DraftSpec& spec = out->checkpoint_.spec;
+  TargetTables tables;
   out->pool_ = std::make_unique<ThreadPool>(threads);
   if (out->file_) {
     TargetOptions target;
     target.precision = options.precision == DraftPrecision::kServed ? Precision::kServed : Precision::kFloat32;
     target.kernels = kernels;
     AERIE_ASSIGN(out->target_, load_target(*out->file_, target, *out->pool_));
-  } else if (!spec.own_embedding || !spec.own_head) {
-    return invalid_argument("{}: the drafter shares its target's {}: give the target with -m", spec.path,
-                            spec.own_head ? "embedding" : spec.own_embedding ? "output matrix" : "embedding and output matrix");
+    tables = tables_of(*out->target_, *out->pool_);
+  } else {
+    AERIE_ASSIGN(tables, tables_without_target(out->checkpoint_.spec));
   }
   out->ops_.emplace(*kernels, *out->pool_);
-  AERIE_ASSIGN(out->drafter_, Drafter::create(out->checkpoint_, out->tables(), options.precision));
+  AERIE_ASSIGN(out->drafter_, Drafter::create(out->checkpoint_, std::move(tables), options.precision));
   return out;
 }
 

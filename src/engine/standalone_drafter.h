@@ -22,6 +22,10 @@ struct StandaloneOptions {
   DraftPrecision precision = DraftPrecision::kServed;
 };
 
+/// What a drafter that shares nothing with its target may be created with: the sizes that its spec states, and no limit for its taps.
+/// kInvalidArgument names the tables of one that does.
+Expected<TargetTables> tables_without_target(const DraftSpec& spec);
+
 /// Not thread-safe: it has one set of operations.
 class StandaloneDrafter {
  public:
@@ -32,9 +36,6 @@ class StandaloneDrafter {
   const DraftCheckpoint& checkpoint() const { return checkpoint_; }
   const Drafter& drafter() const { return *drafter_; }
   CpuOps& ops() { return *ops_; }
-  /// Tables and sizes for other drafters of the same target; this object must outlive them.
-  TargetTables tables();
-
  private:
   StandaloneDrafter() = default;
 

@@ -174,7 +174,7 @@ TEST(Convert, WhatAnyWriterWritesIsTheSameDrafterOrAFieldIsNamed) {
       ConvertOptions options;
       options.target = {target.architecture, target.blocks};
       options.float32 = one_in(4);
-      TempDir dir;
+      TempFolder dir;
       const std::string out = dir / (format == DraftFormat::kGguf ? "d.gguf" : "d");
       const Status status = convert_drafter(made.checkpoint, out, format, options);
       if (!status.ok()) {
@@ -220,7 +220,7 @@ DraftSpec plain_spec() {
 
 /// The config.json that is written, or the refusal.
 Json written_config(const DraftSpec& spec, DraftFormat format, const ServedTarget& target = {}) {
-  TempDir dir;
+  TempFolder dir;
   ConvertOptions options;
   options.target = target;
   const Status status = convert_drafter(Made(spec).checkpoint, dir / "d", format, options);
@@ -290,7 +290,7 @@ TEST(Convert, EachMakersFilesAreRecognisedAsTheirs) {
                                                {DraftFormat::kSpecForge, "specforge", "midlayer."},
                                                {DraftFormat::kSglang, "specforge", "midlayer."},
                                                {DraftFormat::kModelOpt, "modelopt", "layers.0."}}) {
-    TempDir dir;
+    TempFolder dir;
     const Status status = convert_drafter(Made(plain_spec(), DType::kBF16).checkpoint, dir / "d", format, {});
     ASSERT_TRUE(status.ok()) << status.message();
     EXPECT_EQ(open_drafter(dir / "d")->spec.dialect, dialect);

@@ -74,7 +74,7 @@ struct Opened {
 };
 
 Opened read(const Parts& parts, const OpenOptions& options = {}) {
-  TempDir dir;
+  TempFolder dir;
   parts.write(dir / "d");
   Opened out;
   out.result = read_drafter(dir / "d", options);
@@ -152,7 +152,7 @@ TEST(Dialects, SafeAILab) {
   ASSERT_TRUE(opened.result.ok()) << opened.result.status().message();
   EXPECT_EQ(opened.codes.count("taps-unknown"), 1u);
   EXPECT_EQ(opened.result->spec.taps, (std::vector<int>{kUnknownTap, kUnknownTap, kUnknownTap}));
-  TempDir dir;
+  TempFolder dir;
   parts.write(dir / "d");
   EXPECT_NE(open_drafter(dir / "d").status().message().find("name the target with -m, or give --taps"), std::string::npos);
   options = {};
@@ -294,7 +294,7 @@ TEST(Dialects, IdsThatFitBothConventionsAreNeverGuessedSilently) {
   const auto with_ids = [&](std::vector<int> ids) { parts.config["eagle_config"]["eagle_aux_hidden_state_layer_ids"] = ids; };
   with_ids({24, 30, 36});
   EXPECT_EQ(outcome(parts), "ambiguous-layer-ids");
-  TempDir dir;
+  TempFolder dir;
   parts.write(dir / "d");
   EXPECT_NE(open_drafter(dir / "d").status().message().find("boundaries 24,30,36, or block outputs, which are boundaries 25,31,37"), std::string::npos);
   OpenOptions options;
@@ -423,7 +423,7 @@ TEST(Dialects, OtherFamiliesAreNamed) {
 }
 
 TEST(Dialects, NothingButADrafterOpens) {
-  TempDir dir;
+  TempFolder dir;
   EXPECT_NE(open_drafter(dir / "nothing").status().message().find("there is no drafter here"), std::string::npos);
   std::ofstream(dir / "x.gguf") << "GGUF";
   EXPECT_FALSE(open_drafter(dir / "x.gguf").ok());

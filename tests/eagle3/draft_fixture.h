@@ -16,8 +16,6 @@
 
 namespace aerie {
 
-using TempDir = TempFolder;
-
 inline DraftSpec tiny_spec() {
   DraftSpec spec;
   spec.taps = {1, 3};

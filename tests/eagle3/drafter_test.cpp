@@ -338,7 +338,7 @@ TEST(Drafter, ArgmaxTakesTheFirstAmongEqualsAndSaysWhenNothingIsComparable) {
   DraftSpec spec = tiny_spec();
   auto weights = random_weights(spec, 7);
   std::fill(weights["lm_head"].begin(), weights["lm_head"].end(), 0.25f);
-  TempDir dir;
+  TempFolder dir;
   const Status saved = speculators::save_checkpoint(dir / "d", spec, weights);
   ASSERT_TRUE(saved.ok()) << saved.message();
   auto checkpoint = speculators::load_checkpoint(dir / "d");

@@ -47,7 +47,7 @@ TEST(GgufEagle3, WhatIsWrittenReadsBackAsTheSameForwardAndValues) {
     }
     for (const DType type : {DType::kF32, DType::kBF16}) {
       const Made made(spec, type);
-      TempDir dir;
+      TempFolder dir;
       const Status saved = gguf_eagle3::save_checkpoint(dir / "d.gguf", made.checkpoint, {});
       ASSERT_TRUE(saved.ok()) << saved.message();
       auto read = open_drafter(dir / "d.gguf");
@@ -63,7 +63,7 @@ TEST(GgufEagle3, WhatIsWrittenReadsBackAsTheSameForwardAndValues) {
 /// The file of gguf_spec() after `change`, opened.
 Expected<DraftCheckpoint> changed(const std::function<void(GgufMetadata&, std::vector<TensorView>&)>& change, const OpenOptions& options = {}) {
   const Made made(gguf_spec());
-  TempDir dir;
+  TempFolder dir;
   EXPECT_TRUE(gguf_eagle3::save_checkpoint(dir / "d.gguf", made.checkpoint, {}).ok());
   auto file = GgufFile::open(dir / "d.gguf");
   GgufMetadata meta;

@@ -114,7 +114,7 @@ TEST(MakersFiles, OfSpeculatorsReadToTheirSpec) {
     ASSERT_TRUE(read.ok() && expected.ok()) << read.status().message() << expected.status().message();
     EXPECT_EQ(differing_fields(read->spec, expected->spec), std::vector<std::string>()) << name;
     // And the writer states every one of them, so that the package would load it again.
-    TempDir dir;
+    TempFolder dir;
     const Status written = convert_drafter(*read, dir / "d", DraftFormat::kSpeculators, {});
     EXPECT_TRUE(written.ok()) << written.message();
   }

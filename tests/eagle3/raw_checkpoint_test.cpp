@@ -18,7 +18,7 @@ Parts small_parts() {
 }
 
 TEST(RawCheckpoint, HandsOutWhatAFolderHolds) {
-  TempDir dir;
+  TempFolder dir;
   small_parts().write(dir / "d");
   std::ofstream(dir / "d/README.md") << "card";
   auto raw = RawCheckpoint::open(dir / "d");
@@ -40,7 +40,7 @@ TEST(RawCheckpoint, HandsOutWhatAFolderHolds) {
 }
 
 TEST(RawCheckpoint, TakesTheOnlyFileOfWeightsAndNeverGuessesBetweenTwo) {
-  TempDir dir;
+  TempFolder dir;
   small_parts().write(dir / "d");
   fs::rename(dir / "d/model.safetensors", dir / "d/eagle3.safetensors");
   auto raw = RawCheckpoint::open(dir / "d");

@@ -18,7 +18,7 @@ using Json = nlohmann::json;
 
 /// The written form of tiny_spec().
 Parts tiny_parts(const DraftSpec& spec = tiny_spec()) {
-  TempDir dir;
+  TempFolder dir;
   const Status status = speculators::save_checkpoint(dir / "d", spec, random_weights(spec, 1));
   EXPECT_TRUE(status.ok()) << status.message();
   return parts_of(dir / "d");
@@ -26,7 +26,7 @@ Parts tiny_parts(const DraftSpec& spec = tiny_spec()) {
 
 /// The error with which damaged parts are refused, or "accepted".
 std::string refusal(const Parts& parts, StatusCode* code = nullptr) {
-  TempDir dir;
+  TempFolder dir;
   parts.write(dir / "d");
   const auto loaded = open_drafter(dir / "d");
   if (code != nullptr) *code = loaded.status().code();
@@ -279,7 +279,7 @@ TEST(Speculators, SaysWhereEachValueCameFrom) {
   parts.set_zeros("fc.weight", {16, 32});
   parts.set_zeros("input_norm.weight", {32});
   parts.config["transformer_layer_config"]["pad_token_id"] = 3;
-  TempDir dir;
+  TempFolder dir;
   parts.write(dir / "d");
   auto loaded = open_drafter(dir / "d");
   ASSERT_TRUE(loaded.ok()) << loaded.status().message();
@@ -321,7 +321,7 @@ TEST(Speculators, ReadsRopeFromEitherSchema) {
   parts.layer()["rope_scaling"] = nullptr;
   parts.layer()["sliding_window"] = 512;
   parts.layer()["layer_types"] = {"full_attention"};  // so the window is without effect
-  TempDir dir;
+  TempFolder dir;
   parts.write(dir / "d");
   auto loaded = open_drafter(dir / "d");
   ASSERT_TRUE(loaded.ok()) << loaded.status().message();
@@ -339,7 +339,7 @@ TEST(Speculators, WithoutAHeadTheTargetsIsUsedWhereItFits) {
 }
 
 TEST(Speculators, BoundsTheConfigsSizeAndDepth) {
-  TempDir dir;
+  TempFolder dir;
   tiny_parts().write(dir / "d");
   const auto with_config = [&](const std::string& text) {
     std::ofstream(dir / "d/config.json") << text;
@@ -356,7 +356,7 @@ TEST(Speculators, BoundsTheConfigsSizeAndDepth) {
 
 TEST(Speculators, ReadsShards) {
   const Parts parts = tiny_parts();
-  TempDir dir;
+  TempFolder dir;
   parts.write(dir / "d");
   std::vector<TensorView> first, second;
   Json map;
@@ -395,7 +395,7 @@ TEST(Speculators, WhatIsSavedReadsBackAsTheSameForwardAndValues) {
       options.verifier = "SmolLM2-135M-Instruct";
       options.verifier_architectures = {"LlamaForCausalLM"};
       options.training_json = R"({"steps": 12})";
-      TempDir dir;
+      TempFolder dir;
       const Status saved = speculators::save_checkpoint(dir / "new/d", spec, weights, type, options);
       ASSERT_TRUE(saved.ok()) << saved.message();
       auto loaded = open_drafter(dir / "new/d");
@@ -418,7 +418,7 @@ TEST(Speculators, WhatIsSavedReadsBackAsTheSameForwardAndValues) {
 }
 
 TEST(Speculators, SavingReplacesACheckpointAndKeepsOtherFiles) {
-  TempDir dir;
+  TempFolder dir;
   const DraftSpec spec = tiny_spec();
   ASSERT_TRUE(speculators::save_checkpoint(dir / "d", spec, random_weights(spec, 1)).ok());
   std::ofstream(dir / "d/README.md") << "card";
@@ -437,7 +437,7 @@ TEST(Speculators, SavingReplacesACheckpointAndKeepsOtherFiles) {
 }
 
 TEST(Speculators, ASaveThatIsRefusedLeavesWhatWasThere) {
-  TempDir dir;
+  TempFolder dir;
   const DraftSpec spec = tiny_spec();
   const auto weights = random_weights(spec, 1);
   ASSERT_TRUE(speculators::save_checkpoint(dir / "d", spec, weights).ok());

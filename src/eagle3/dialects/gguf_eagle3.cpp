@@ -128,19 +128,11 @@ Status read_rope_scaling(ConfigReader& config, const RawCheckpoint& raw, SpecBui
 
 Status read_config(ConfigReader& config, const RawCheckpoint& raw, LayerClaims& claims, StatedTaps& stated, SpecBuilder& build) {
   DraftSpec& spec = build.spec();
-  const auto required = [&](const char* key, const char* field, int max, int& out) -> Status {
-    const auto value = config.integer(key, 1, max);
-    AERIE_TRY(config.status());
-    if (!value) return config.missing(key);
-    out = *value;
-    build.note(field, Source::kRead, config.name(key));
-    return {};
-  };
-  AERIE_TRY(required("embedding_length", "hidden", kMaxConfigWidth, spec.hidden));
-  AERIE_TRY(required("feed_forward_length", "intermediate", kMaxConfigWidth, spec.intermediate));
-  AERIE_TRY(required("attention.head_count", "heads", kMaxConfigWidth, spec.heads));
-  AERIE_TRY(required("context_length", "max_positions", INT32_MAX, spec.max_positions));
-  AERIE_TRY(required("target_hidden_size", "target_hidden", kMaxConfigWidth, spec.target_hidden));
+  AERIE_TRY(build.require(config, "embedding_length", "hidden", kMaxConfigWidth, spec.hidden));
+  AERIE_TRY(build.require(config, "feed_forward_length", "intermediate", kMaxConfigWidth, spec.intermediate));
+  AERIE_TRY(build.require(config, "attention.head_count", "heads", kMaxConfigWidth, spec.heads));
+  AERIE_TRY(build.require(config, "context_length", "max_positions", INT32_MAX, spec.max_positions));
+  AERIE_TRY(build.require(config, "target_hidden_size", "target_hidden", kMaxConfigWidth, spec.target_hidden));
   const auto eps = config.number("attention.layer_norm_rms_epsilon");
   AERIE_TRY(config.status());
   if (!eps) return config.missing("attention.layer_norm_rms_epsilon");

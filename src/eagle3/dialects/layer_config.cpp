@@ -62,18 +62,10 @@ Status read_layer_config(ConfigReader& layer, SpecBuilder& build, LayerClaims& c
   if (activation && *activation != "silu" && *activation != "swish") {
     return unsupported("config.json: {} is {}: only silu is supported", layer.name("hidden_act"), printable(*activation));
   }
-  const auto required = [&](const char* key, const char* field, int max, int& out) -> Status {
-    const auto value = layer.integer(key, 1, max);
-    AERIE_TRY(layer.status());
-    if (!value) return layer.missing(key);
-    out = *value;
-    build.note(field, Source::kRead, layer.name(key));
-    return {};
-  };
-  AERIE_TRY(required("hidden_size", "hidden", kMaxConfigWidth, spec.hidden));
-  AERIE_TRY(required("intermediate_size", "intermediate", kMaxConfigWidth, spec.intermediate));
-  AERIE_TRY(required("num_attention_heads", "heads", kMaxConfigWidth, spec.heads));
-  AERIE_TRY(required("vocab_size", "vocab", kMaxConfigVocab, spec.vocab));
+  AERIE_TRY(build.require(layer, "hidden_size", "hidden", kMaxConfigWidth, spec.hidden));
+  AERIE_TRY(build.require(layer, "intermediate_size", "intermediate", kMaxConfigWidth, spec.intermediate));
+  AERIE_TRY(build.require(layer, "num_attention_heads", "heads", kMaxConfigWidth, spec.heads));
+  AERIE_TRY(build.require(layer, "vocab_size", "vocab", kMaxConfigVocab, spec.vocab));
   build.set("rms_eps", spec.rms_eps, layer.number("rms_norm_eps"), layer.name("rms_norm_eps"), 1e-6f, "the Llama config's default");
   build.set("max_positions", spec.max_positions, layer.integer("max_position_embeddings", 1, INT32_MAX),
             layer.name("max_position_embeddings"), 2048, "the Llama config's default");

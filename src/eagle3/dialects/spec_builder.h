@@ -5,6 +5,7 @@
 #include <string>
 
 #include "eagle3/checkpoint.h"
+#include "eagle3/config_reader.h"
 
 namespace aerie {
 
@@ -20,6 +21,15 @@ class SpecBuilder {
            Source source = Source::kDefaulted) {
     out = read ? static_cast<T>(*read) : fallback;
     note(field, read ? Source::kRead : source, read ? key : why);
+  }
+  /// The integer under `key`, from 1 to `max`, which must be there.
+  Status require(ConfigReader& config, const char* key, const char* field, int max, int& out) {
+    const auto value = config.integer(key, 1, max);
+    AERIE_TRY(config.status());
+    if (!value) return config.missing(key);
+    out = *value;
+    note(field, Source::kRead, config.name(key));
+    return {};
   }
   void note(const char* field, Source source, const std::string& why) { spec().provenance[field] = {source, why}; }
 
