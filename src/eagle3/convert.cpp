@@ -91,7 +91,7 @@ Expected<std::vector<float>> forward_of(const DraftCheckpoint& checkpoint, Threa
   TargetTables tables;
   tables.hidden = spec.target_hidden;
   tables.vocab = spec.vocab;
-  tables.blocks = 1 << 14;
+  tables.blocks = kMaxTap;
   tables.embed = [&spec](int32_t token, float* out) {
     for (int c = 0; c < spec.hidden; ++c) out[c] = std::sin(static_cast<float>(token) * 0.37f + static_cast<float>(c));
   };

@@ -2,6 +2,8 @@
 
 #include <cmath>
 
+#include "eagle3/layer_ids.h"
+
 namespace aerie {
 namespace {
 
@@ -11,7 +13,6 @@ constexpr int kMaxHeads = 1 << 10;
 constexpr int kMaxHeadDim = 1 << 12;
 constexpr int kMaxVocab = 1 << 24;
 constexpr int kMaxTaps = 64;
-constexpr int kMaxTap = 1 << 14;
 constexpr int kMaxLayers = 64;
 
 Status check_range(const char* field, int value, int max) {

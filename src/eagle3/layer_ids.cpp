@@ -138,7 +138,7 @@ Expected<std::vector<int>> parse_taps(std::string_view text) {
       out.push_back(0);
     } else if (item == "final") {
       out.push_back(kFinalNormed);
-    } else if (error == std::errc() && end == item.data() + item.size() && value >= 0 && value <= 1 << 14) {
+    } else if (error == std::errc() && end == item.data() + item.size() && value >= 0 && value <= kMaxTap) {
       out.push_back(value);
     } else {
       return invalid_argument("a tap is {}, expected a boundary (0 or more), embed, or final, separated by commas", printable(item));

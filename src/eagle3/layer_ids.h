@@ -9,6 +9,8 @@
 
 namespace aerie {
 
+/// The last boundary that is believed, and the most blocks of a target: far above any real model.
+inline constexpr int kMaxTap = 1 << 14;
 /// Stands for a tap that the files do not state and nobody gave; no spec with it is valid.
 inline constexpr int kUnknownTap = -2;
 

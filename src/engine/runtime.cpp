@@ -92,7 +92,7 @@ Expected<int> choose_threads(int asked) {
 Status add_target_facts(const GgufFile& target, OpenOptions& known) {
   AERIE_ASSIGN(known.target_architecture, target.get_string("general.architecture"));
   AERIE_ASSIGN(const uint32_t blocks, target.get_u32(known.target_architecture + ".block_count"));
-  if (blocks > static_cast<uint32_t>(kMostTargetBlocks)) return corrupt("{}: a target of {} blocks is not believed", target.path(), blocks);
+  if (blocks > static_cast<uint32_t>(kMaxTap)) return corrupt("{}: a target of {} blocks is not believed", target.path(), blocks);
   known.target_blocks = static_cast<int>(blocks);
   return {};
 }

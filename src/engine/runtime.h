@@ -72,8 +72,6 @@ Expected<const kernels::Kernels*> choose_kernels(const std::string& isa);
 /// The number of threads as asked; 0: the cores this process may use. kInvalidArgument beyond four times these.
 Expected<int> choose_threads(int asked);
 
-inline constexpr int kMostTargetBlocks = 1 << 14;  // more are not believed
-
 /// Adds the target's architecture and depth to what is known about its drafter.
 Status add_target_facts(const GgufFile& target, OpenOptions& known);
 

@@ -14,7 +14,7 @@ Expected<TargetTables> tables_without_target(const DraftSpec& spec) {
   TargetTables sizes;
   sizes.hidden = spec.target_hidden;
   sizes.vocab = spec.vocab;
-  sizes.blocks = kMostTargetBlocks;
+  sizes.blocks = kMaxTap;
   return sizes;
 }
 

@@ -109,12 +109,12 @@ Status read_norms(ConfigReader& config, ConfigReader* eagle, SpecBuilder& build)
 }
 
 Status read_ids(ConfigReader& config, ConfigReader* eagle, StatedTaps& stated) {
-  const auto top = config.integers("eagle_aux_hidden_state_layer_ids", -1, kMaxConfigTap);
-  const auto slim = config.integers("aux_hidden_states_layer_ids", -1, kMaxConfigTap);
+  const auto top = config.integers("eagle_aux_hidden_state_layer_ids", -1, kMaxTap);
+  const auto slim = config.integers("aux_hidden_states_layer_ids", -1, kMaxTap);
   std::optional<std::vector<int>> nested;
   if (eagle != nullptr) {
-    nested = eagle->integers("eagle_aux_hidden_state_layer_ids", -1, kMaxConfigTap);
-    const auto short_name = eagle->integers("layer_ids", -1, kMaxConfigTap);
+    nested = eagle->integers("eagle_aux_hidden_state_layer_ids", -1, kMaxTap);
+    const auto short_name = eagle->integers("layer_ids", -1, kMaxTap);
     if (nested && short_name && *nested != *short_name) return corrupt("config.json: eagle_config states layer_ids and other eagle_aux_hidden_state_layer_ids");
     if (!nested) nested = short_name;
     AERIE_TRY(eagle->status());
@@ -222,7 +222,7 @@ Expected<DraftCheckpoint> load_checkpoint(const RawCheckpoint& raw, const OpenOp
     known.target_architecture = "deepseek_v3";  // what MLA drafters are made for
   }
   AERIE_TRY(settle_taps(stated, known, build));
-  const auto count = config.integer("num_aux_hidden_states", 0, kMaxConfigTap);
+  const auto count = config.integer("num_aux_hidden_states", 0, kMaxTap);
   AERIE_TRY(config.status());
   if (count && spec.has_fc && static_cast<size_t>(*count) != spec.taps.size()) {
     return corrupt("config.json: num_aux_hidden_states is {}, but {} taps are read", *count, spec.taps.size());

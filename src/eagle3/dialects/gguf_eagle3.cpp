@@ -168,9 +168,9 @@ Status read_config(ConfigReader& config, const RawCheckpoint& raw, LayerClaims& 
   stated.producer = "llama.cpp";
   stated.certain = true;
   stated.key = config.name("target_layers");
-  stated.ids = config.integers("target_layers", -1, kMaxConfigTap);
+  stated.ids = config.integers("target_layers", -1, kMaxTap);
   if (!stated.ids) {
-    stated.ids = config.integers("extract_layers", -1, kMaxConfigTap);
+    stated.ids = config.integers("extract_layers", -1, kMaxTap);
     if (stated.ids) stated.key = config.name("extract_layers");
   } else {
     config.ignore({"extract_layers"});

@@ -13,7 +13,6 @@ namespace aerie {
 // Bounds of what a config may state: far above any real model, low enough that a spec's own checks can multiply.
 inline constexpr int kMaxConfigWidth = 1 << 20;
 inline constexpr int kMaxConfigVocab = 1 << 24;
-inline constexpr int kMaxConfigTap = 1 << 14;
 
 /// What a config says of things that the tensors have a say in too.
 struct LayerClaims {

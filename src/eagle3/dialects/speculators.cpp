@@ -67,7 +67,7 @@ Expected<DraftCheckpoint> load_checkpoint(const RawCheckpoint& raw, const OpenOp
 
   AERIE_ASSIGN(const NamedTensors tensors, NamedTensors::of_folder(raw));
   StatedTaps stated;
-  stated.ids = config.integers("eagle_aux_hidden_state_layer_ids", 0, kMaxConfigTap);
+  stated.ids = config.integers("eagle_aux_hidden_state_layer_ids", 0, kMaxTap);
   stated.key = "eagle_aux_hidden_state_layer_ids";
   stated.producer = "speculators";
   stated.certain = true;
@@ -76,7 +76,7 @@ Expected<DraftCheckpoint> load_checkpoint(const RawCheckpoint& raw, const OpenOp
   build.set("draft_vocab", spec.draft_vocab, config.integer("draft_vocab_size", 1, kMaxConfigVocab), "draft_vocab_size", 0,
             "from the rows of lm_head.weight", Source::kInferred);
   claims.tied = config.boolean("tie_word_embeddings");
-  const auto count = config.integer("num_aux_hidden_states", 0, kMaxConfigTap);
+  const auto count = config.integer("num_aux_hidden_states", 0, kMaxTap);
   AERIE_TRY(config.status());
   if (claims.tied.value_or(false)) {
     return unsupported("config.json: tie_word_embeddings is true, but a drafter's head is not tied to its embedding");

@@ -316,8 +316,8 @@ void Emulation::read_window(ConfigReader& top) {
 }
 
 void Emulation::read_taps(ConfigReader& top, ConfigReader& nested) {
-  const auto at_top = top.integers(kIds, -1, 1 << 14), inside = nested.integers(kIds, -1, 1 << 14),
-             shorter = nested.integers("layer_ids", -1, 1 << 14);
+  const auto at_top = top.integers(kIds, -1, kMaxTap), inside = nested.integers(kIds, -1, kMaxTap),
+             shorter = nested.integers("layer_ids", -1, kMaxTap);
   const auto usable = [this](const std::optional<std::vector<int>>& ids) { return ids && !(ids->empty() && rules_.empty_list_is_absent); };
   std::optional<std::vector<int>> ids;
   const bool reads_top = rules_.ids != IdSource::kNowhere && rules_.ids != IdSource::kNested;
