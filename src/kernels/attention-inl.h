@@ -6,10 +6,19 @@
 
 // Scores of one query. The softmax of a query that starts inside the chunk stores whole vectors up to one vector beyond its end.
 constexpr int kScoreStride = kAttentionChunk + 16;
+constexpr int kMaxTailEnd = kAttentionChunk + 64;  // behind every position that a query may see, counted from the chunk's begin
 
 /// The positions of a chunk, counted from its begin, that a query sees: [begin, end), empty where end is not beyond begin.
 struct Limits {
   int begin, end;
+};
+
+/// Where the positions from `begin` on (counted from the chunk's) really are: place[i][j] is that of query i's ancestor j.
+template <int G>
+struct Tail {
+  int begin;
+  int place[G][64];
+  int at(int query, int p) const { return p < begin ? p : place[query][p - begin]; }
 };
 
 inline Simd::F exp_vector(Simd::F x);
@@ -68,7 +77,7 @@ inline void softmax_numerators(float* scores, int limit, float* max, float* sum)
 /// Weighted sums of D vectors of the values from dimension `dim` on. Only the last vector may be partial: `last` dimensions.
 template <int G, int D, class Element>
 inline void weigh_values(const AttendChunk& c, size_t values, int dim, int last, const float (*weights)[kScoreStride],
-                         const Limits* limits, Limits common, float* out) {
+                         const Limits* limits, Limits common, const Tail<G>& tail, float* out) {
   const auto value = [&](int p, int v) __attribute__((always_inline)) {
     const Element* at = static_cast<const Element*>(c.blocks[(c.begin + p) / kKvBlock]) + values +
                         static_cast<size_t>(p % kKvBlock) * c.head_dim + dim + v * Simd::kLanes;
@@ -84,8 +93,9 @@ inline void weigh_values(const AttendChunk& c, size_t values, int dim, int last,
   const auto alone = [&](int i, int from, int to) __attribute__((always_inline)) {
     for (int p = from; p < to; ++p) {
       const Simd::F weight = Simd::set1(weights[i][p]);
+      const int place = tail.at(i, p);
 #pragma GCC unroll 4
-      for (int v = 0; v < D; ++v) acc[i][v] = Simd::fma(weight, value(p, v), acc[i][v]);
+      for (int v = 0; v < D; ++v) acc[i][v] = Simd::fma(weight, value(place, v), acc[i][v]);
     }
   };
 #pragma GCC unroll 8
@@ -116,6 +126,28 @@ inline void weigh_values(const AttendChunk& c, size_t values, int dim, int last,
   }
 }
 
+/// Fills tail.place, and the scores of what the queries see behind the tail's begin, each at the position that it counts as.
+template <int G, class Score>
+inline void score_tail(const AttendChunk& c, int first, const Limits* limits, Tail<G>& tail, Score&& score, float (*scores)[kScoreStride]) {
+  int least = kMaxTailEnd, end = 0;
+  for (int i = 0; i < G; ++i) {
+    uint64_t left = c.ancestors[first + i];
+    for (int j = 0; left != 0; ++j, left &= left - 1) tail.place[i][j] = tail.begin + __builtin_ctzll(left);
+    for (int p = limits[i].begin > tail.begin ? limits[i].begin : tail.begin; p < limits[i].end; ++p) {
+      const int place = tail.at(i, p);
+      least = place < least ? place : least;
+      end = place >= end ? place + 1 : end;
+    }
+  }
+  if (least >= end) return;
+  alignas(64) float found[G][kScoreStride];
+  score(least, end, found);
+  const int base = least / Simd::kLanes * Simd::kLanes;
+  for (int i = 0; i < G; ++i) {
+    for (int p = limits[i].begin > tail.begin ? limits[i].begin : tail.begin; p < limits[i].end; ++p) scores[i][p] = found[i][tail.at(i, p) - base];
+  }
+}
+
 template <int G, class Element>
 [[gnu::noinline]] void attend_group(const AttendChunk& c, int first) {
   constexpr int kVectorsPerBlock = kKvBlock / Simd::kLanes;
@@ -124,6 +156,8 @@ template <int G, class Element>
   const size_t values = keys + static_cast<size_t>(c.head_dim) * kKvBlock;
 
   alignas(64) float scores[G][kScoreStride];
+  Tail<G> tail;
+  tail.begin = c.ancestors != nullptr ? c.tail - c.begin : kAttentionChunk;
   Limits limits[G], common{0, kAttentionChunk};
   int least = kAttentionChunk, most = 0;
   for (int i = 0; i < G; ++i) {
@@ -135,28 +169,34 @@ template <int G, class Element>
     common.begin = limits[i].begin > common.begin ? limits[i].begin : common.begin;
     common.end = limits[i].end < common.end ? limits[i].end : common.end;
   }
+  common.end = tail.begin < common.end ? tail.begin : common.end;
   // Nothing in common: each query goes alone all the way, before the place where the common positions would begin.
   if (common.end < common.begin) common = {kAttentionChunk, kAttentionChunk};
   const float* const* q = c.q + first;
-  const int vectors = (most + Simd::kLanes - 1) / Simd::kLanes;
   const auto key_vector = [&](int v) {
     return static_cast<const Element*>(c.blocks[c.begin / kKvBlock + v / kVectorsPerBlock]) + keys + v % kVectorsPerBlock * Simd::kLanes;
   };
-  for (int v = least / Simd::kLanes; v < vectors;) {
-    auto* target = reinterpret_cast<float(*)[kScoreStride]>(&scores[0][v * Simd::kLanes]);
-    const Element *pointers[kWide], *next[kWide];
-    const int wide = v + kWide <= vectors ? kWide : 1;
-    for (int j = 0; j < wide; ++j) {
-      pointers[j] = key_vector(v + j);
-      next[j] = v + wide + j < vectors ? key_vector(v + wide + j) : pointers[j];
+  // Scores of the vectors that hold positions from..to-1, the first of them at target[i][0].
+  const auto score = [&](int from, int to, float(*target)[kScoreStride]) {
+    const int begin = from / Simd::kLanes, vectors = (to + Simd::kLanes - 1) / Simd::kLanes;
+    for (int v = begin; v < vectors;) {
+      auto* out = reinterpret_cast<float(*)[kScoreStride]>(&target[0][(v - begin) * Simd::kLanes]);
+      const Element *pointers[kWide], *next[kWide];
+      const int wide = v + kWide <= vectors ? kWide : 1;
+      for (int j = 0; j < wide; ++j) {
+        pointers[j] = key_vector(v + j);
+        next[j] = v + wide + j < vectors ? key_vector(v + wide + j) : pointers[j];
+      }
+      if (wide == kWide) {
+        score_positions<G, kWide>(pointers, next, q, c.head_dim, out);
+      } else {
+        score_positions<G, 1>(pointers, next, q, c.head_dim, out);
+      }
+      v += wide;
     }
-    if (wide == kWide) {
-      score_positions<G, kWide>(pointers, next, q, c.head_dim, target);
-    } else {
-      score_positions<G, 1>(pointers, next, q, c.head_dim, target);
-    }
-    v += wide;
-  }
+  };
+  score(least, most < tail.begin ? most : tail.begin, reinterpret_cast<float(*)[kScoreStride]>(&scores[0][least / Simd::kLanes * Simd::kLanes]));
+  if (most > tail.begin) score_tail<G>(c, first, limits, tail, score, scores);
   for (int i = 0; i < G; ++i) {
     softmax_numerators(scores[i] + limits[i].begin, limits[i].end - limits[i].begin, c.max + first + i, c.sum + first + i);
   }
@@ -165,11 +205,11 @@ template <int G, class Element>
   constexpr int kSpan = Simd::kValueVectors * Simd::kLanes;
   int dim = 0;
   for (; dim + kSpan <= c.head_dim; dim += kSpan) {
-    weigh_values<G, Simd::kValueVectors, Element>(c, values, dim, Simd::kLanes, scores, limits, common, out);
+    weigh_values<G, Simd::kValueVectors, Element>(c, values, dim, Simd::kLanes, scores, limits, common, tail, out);
   }
   for (; dim < c.head_dim; dim += Simd::kLanes) {
     const int left = c.head_dim - dim;
-    weigh_values<G, 1, Element>(c, values, dim, left < Simd::kLanes ? left : Simd::kLanes, scores, limits, common, out);
+    weigh_values<G, 1, Element>(c, values, dim, left < Simd::kLanes ? left : Simd::kLanes, scores, limits, common, tail, out);
   }
 }
 

@@ -2,6 +2,7 @@
 // runs everywhere. Where a formula says fma, the vector units round in the same places.
 #include <algorithm>
 #include <bit>
+#include <bit>
 #include <cmath>
 #include <cstring>
 #include <limits>
@@ -131,17 +132,25 @@ float kv_element(KvType type, const void* block, size_t index) {
   return type == KvType::kF16 ? half_to_float(static_cast<const uint16_t*>(block)[index]) : static_cast<const float*>(block)[index];
 }
 
+/// The number of the set bit of `word` that has n set bits below it.
+int nth_bit(uint64_t word, int n) {
+  for (; n > 0; --n) word &= word - 1;
+  return std::countr_zero(word);
+}
+
 void attend_chunk(const AttendChunk& c) {
   const size_t keys = 2 * static_cast<size_t>(c.kv_head) * c.head_dim * kKvBlock,
                values = keys + static_cast<size_t>(c.head_dim) * kKvBlock;
   for (int i = 0; i < c.n; ++i) {
     const int begin = c.first == nullptr ? c.begin : std::max(c.begin, c.first[i]), end = std::min(c.end, c.visible[i]);
+    const auto place_of = [&](int p) { return c.ancestors == nullptr || p < c.tail ? p : c.tail + nth_bit(c.ancestors[i], p - c.tail); };
     float scores[kAttentionChunk];
     float largest = -kInfinity;
     for (int p = begin; p < end; ++p) {
+      const int place = place_of(p);
       float score = 0.0f;
       for (int d = 0; d < c.head_dim; ++d) {
-        score += c.q[i][d] * kv_element(c.type, c.blocks[p / kKvBlock], keys + static_cast<size_t>(d) * kKvBlock + p % kKvBlock);
+        score += c.q[i][d] * kv_element(c.type, c.blocks[place / kKvBlock], keys + static_cast<size_t>(d) * kKvBlock + place % kKvBlock);
       }
       scores[p - c.begin] = score;
       largest = std::max(largest, score);
@@ -151,9 +160,10 @@ void attend_chunk(const AttendChunk& c) {
     float sum = 0.0f;
     for (int p = begin; p < end; ++p) {
       const float weight = std::exp(scores[p - c.begin] - largest);
+      const int place = place_of(p);
       sum += weight;
       for (int d = 0; d < c.head_dim; ++d) {
-        acc[d] += weight * kv_element(c.type, c.blocks[p / kKvBlock], values + static_cast<size_t>(p % kKvBlock) * c.head_dim + d);
+        acc[d] += weight * kv_element(c.type, c.blocks[place / kKvBlock], values + static_cast<size_t>(place % kKvBlock) * c.head_dim + d);
       }
     }
     c.max[i] = largest;

@@ -124,6 +124,11 @@ struct AttendChunk {
   float* acc = nullptr;  // [n][head_dim]
   float* max = nullptr;  // [n]   -inf where nothing of the chunk is visible
   float* sum = nullptr;  // [n]
+  // Rows of a tree. Behind `tail` query i sees only the positions whose bits are set in ancestors[i] (bit j: position tail + j), its own
+  // included; visible[i] is tail + how many these are. In order they count as the positions tail, tail + 1, ... in `begin`, `end` and
+  // every sum, so that a row of a tree has the bytes it would have if its branch stood alone.
+  const uint64_t* ancestors = nullptr;  // [n]; null: all of [tail, visible[i])
+  int tail = 0;
 };
 
 /// The functions of one instruction set. All pointers are non-null. x and y rows are `stride` floats apart.

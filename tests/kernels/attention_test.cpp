@@ -1,6 +1,9 @@
 // Attention chunks: against the reference, visibility, grouping, merging, and rows that hold NaN.
+#include <algorithm>
+#include <bit>
 #include <cmath>
 #include <limits>
+#include <numeric>
 
 #include "kernel_fixture.h"
 
@@ -23,6 +26,18 @@ class Cache {
       keys_.push_back(random.normals(static_cast<size_t>(kv_heads) * head_dim));
       values_.push_back(random.normals(static_cast<size_t>(kv_heads) * head_dim));
       store(p);
+    }
+  }
+  /// Positions of another cache, in this order.
+  Cache(const Cache& other, const std::vector<int>& positions) : type_(other.type_), kv_heads_(other.kv_heads_), head_dim_(other.head_dim_) {
+    for (size_t p = 0; p < positions.size(); ++p) {
+      if (p % kKvBlock == 0) {
+        memory_.emplace_back(other.memory_[0].size(), uint8_t{0xff});
+        blocks_.push_back(memory_.back().data());
+      }
+      keys_.push_back(other.keys_[static_cast<size_t>(positions[p])]);
+      values_.push_back(other.values_[static_cast<size_t>(positions[p])]);
+      store(static_cast<int>(p));
     }
   }
   void poison(int position) {
@@ -53,7 +68,7 @@ struct ChunkResult {
 
 ChunkResult attend(const Kernels& kernels, const Cache& cache, int kv_head, int begin, int end,
                    const std::vector<std::vector<float>>& queries, const std::vector<int>& visible,
-                   const std::vector<int>& seen_from = {}) {
+                   const std::vector<int>& seen_from = {}, const std::vector<uint64_t>& ancestors = {}, int tail = 0) {
   const int n = static_cast<int>(queries.size());
   std::vector<const float*> q;
   for (const auto& query : queries) q.push_back(query.data());
@@ -70,6 +85,8 @@ ChunkResult attend(const Kernels& kernels, const Cache& cache, int kv_head, int 
   chunk.q = q.data();
   chunk.visible = visible.data();
   chunk.first = seen_from.empty() ? nullptr : seen_from.data();
+  chunk.ancestors = ancestors.empty() ? nullptr : ancestors.data();
+  chunk.tail = tail;
   chunk.acc = r.acc.data();
   chunk.max = r.max.data();
   chunk.sum = r.sum.data();
@@ -202,6 +219,71 @@ TEST(Attention, AQuerysBytesDoNotDependOnItsCompany) {
           }
         }
       }
+    }
+  }
+}
+
+/// A tree behind `tail`: node j at position tail + j, `parents` earlier nodes or -1. The ancestor words, each node's own bit included.
+std::vector<uint64_t> ancestor_words(const std::vector<int>& parents) {
+  std::vector<uint64_t> words;
+  for (size_t j = 0; j < parents.size(); ++j) words.push_back((parents[j] < 0 ? 0 : words[static_cast<size_t>(parents[j])]) | uint64_t{1} << j);
+  return words;
+}
+
+TEST(Attention, ARowOfATreeHasTheBytesOfItsBranchAlone) {
+  Random random(17);
+  for (KvType type : {KvType::kF16, KvType::kF32}) {
+    for (const int head_dim : {8, 64, 72}) {
+      for (const int tail : {0, 5, 100, 120, 127, 128, 130}) {
+        for (const int nodes : {1, 2, 7, 33, 64}) {
+          std::vector<int> parents;
+          for (int j = 0; j < nodes; ++j) parents.push_back(random.integer(-1, j - 1));
+          const std::vector<uint64_t> words = ancestor_words(parents);
+          Cache tree(type, 2, head_dim, tail + nodes, random);
+          const auto queries = random_queries(random, nodes, head_dim);
+          std::vector<int> visible, seen_from;
+          for (int j = 0; j < nodes; ++j) {
+            visible.push_back(tail + std::popcount(words[static_cast<size_t>(j)]));
+            seen_from.push_back(nodes == 7 ? random.integer(0, visible.back() - 1) : 0);
+          }
+          const int longest = *std::max_element(visible.begin(), visible.end());
+          for (int j = 0; j < nodes; ++j) {
+            std::vector<int> branch(static_cast<size_t>(tail));
+            std::iota(branch.begin(), branch.end(), 0);
+            for (int b = 0; b <= j; ++b) {
+              if (words[static_cast<size_t>(j)] >> b & 1) branch.push_back(tail + b);
+            }
+            const Cache chain(tree, branch);
+            for (const Isa isa : available_isas()) {
+              for (int begin = 0; begin < longest; begin += kAttentionChunk) {
+                const int end = std::min(begin + kAttentionChunk, longest);
+                const ChunkResult all = attend(table(isa), tree, 1, begin, end, queries, visible, seen_from, words, tail);
+                const ChunkResult alone = attend(table(isa), chain, 1, begin, std::clamp(visible[j], begin, end), {queries[j]}, {visible[j]}, {seen_from[j]});
+                ASSERT_TRUE(same_bytes(alone.acc.data(), all.acc.data() + static_cast<size_t>(j) * head_dim, head_dim))
+                    << table(isa).name << " tail " << tail << " node " << j << " of " << nodes << " begin " << begin;
+                ASSERT_TRUE(same_bytes(alone.max.data(), all.max.data() + j, 1));
+                ASSERT_TRUE(same_bytes(alone.sum.data(), all.sum.data() + j, 1));
+              }
+            }
+          }
+        }
+      }
+    }
+  }
+}
+
+TEST(Attention, NanOfAnotherBranchNeverReachesAResult) {
+  Random random(18);
+  const int head_dim = 64, tail = 20;
+  const std::vector<uint64_t> words = ancestor_words({-1, 0, 0, 1, 2, -1});
+  for (KvType type : {KvType::kF16, KvType::kF32}) {
+    const auto queries = random_queries(random, 6, head_dim);
+    const std::vector<int> visible = {21, 22, 22, 23, 23, 21};
+    for (Isa isa : available_isas()) {
+      Cache cache(type, 1, head_dim, tail + 6, random);
+      cache.poison(tail + 2);
+      const ChunkResult result = attend(table(isa), cache, 0, 0, 23, queries, visible, {}, words, tail);
+      for (int i = 0; i < 6; ++i) EXPECT_EQ(std::isnan(result.sum[i]), i == 2 || i == 4) << table(isa).name << " query " << i;
     }
   }
 }
