@@ -33,6 +33,8 @@ function(aerie_kernel_flags)
   if(CMAKE_SYSTEM_PROCESSOR MATCHES "x86_64|AMD64")
     set_source_files_properties(${CMAKE_SOURCE_DIR}/src/kernels/isa_avx2.cpp PROPERTIES
       COMPILE_OPTIONS "-O3;-mavx2;-mfma;-mf16c")
+    set_source_files_properties(${CMAKE_SOURCE_DIR}/src/kernels/isa_avx_vnni.cpp PROPERTIES
+      COMPILE_OPTIONS "-O3;-mavx2;-mavxvnni;-mfma;-mf16c")
     set_source_files_properties(${CMAKE_SOURCE_DIR}/src/kernels/isa_avx512.cpp PROPERTIES
       COMPILE_OPTIONS "-O3;-mavx512f;-mavx512bw;-mavx512vl;-mavx512dq;-mavx512vnni;-mfma;-mf16c;-mprefer-vector-width=512")
     set_source_files_properties(${CMAKE_SOURCE_DIR}/src/kernels/isa_amx.cpp PROPERTIES

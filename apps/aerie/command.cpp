@@ -16,7 +16,7 @@ constexpr const char* kDrafterHelp = "drafter: a folder, a GGUF file, or the nam
 /// Flags --threads and --isa.
 void add_compute(CLI::App& app, int& threads, std::string& isa) {
   app.add_option("--threads", threads, "threads that compute (default: the cores this process may use)")->check(CLI::PositiveNumber);
-  app.add_option("--isa", isa, "instruction set: scalar, avx2, avx512 or amx (default: the best of this machine)");
+  app.add_option("--isa", isa, "instruction set: scalar, avx2, avxvnni, avx512 or amx (default: the best of this machine)");
 }
 }  // namespace
 

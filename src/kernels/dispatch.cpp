@@ -16,6 +16,7 @@ constexpr std::string_view isa_name(Isa isa) {
   switch (isa) {
     case Isa::kScalar: return "scalar";
     case Isa::kAvx2: return "avx2";
+    case Isa::kAvxVnni: return "avxvnni";
     case Isa::kAvx512: return "avx512";
     case Isa::kAmx: return "amx";
   }
@@ -65,8 +66,9 @@ std::string missing_for(Isa isa) {
   need("avx2", __builtin_cpu_supports("avx2"));
   need("fma", __builtin_cpu_supports("fma"));
   const uint64_t state = enabled_register_state();
-  if (isa == Isa::kAvx2) {
+  if (isa == Isa::kAvx2 || isa == Isa::kAvxVnni) {
     need("the operating system's support of 256-bit registers", (state & kYmmState) == kYmmState);
+    if (isa == Isa::kAvxVnni) need("avxvnni", __builtin_cpu_supports("avxvnni"));
     return missing;
   }
   need("avx512f", __builtin_cpu_supports("avx512f"));
@@ -88,6 +90,7 @@ std::string missing_for(Isa isa) {
 const Kernels& table_of(Isa isa) {
   switch (isa) {
     case Isa::kAvx2: return avx2_table();
+    case Isa::kAvxVnni: return avx_vnni_table();
     case Isa::kAvx512: return avx512_table();
     case Isa::kAmx: return amx_table();
     case Isa::kScalar: break;
@@ -102,7 +105,7 @@ const Kernels& table_of(Isa) { return scalar_table(); }
 
 #endif
 
-constexpr std::array kSlowestFirst = {Isa::kScalar, Isa::kAvx2, Isa::kAvx512, Isa::kAmx};
+constexpr std::array kSlowestFirst = {Isa::kScalar, Isa::kAvx2, Isa::kAvxVnni, Isa::kAvx512, Isa::kAmx};
 
 }  // namespace
 
@@ -110,7 +113,7 @@ Expected<Isa> parse_isa(std::string_view name) {
   for (Isa isa : kSlowestFirst) {
     if (name == isa_name(isa)) return isa;
   }
-  return invalid_argument("expected an instruction set (scalar, avx2, avx512 or amx), found '{}'", name);
+  return invalid_argument("expected an instruction set (scalar, avx2, avxvnni, avx512 or amx), found '{}'", name);
 }
 
 std::vector<Isa> available_isas() {

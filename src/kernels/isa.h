@@ -20,6 +20,7 @@ inline constexpr int kAmxFewRows = 8;
 const Kernels& scalar_table();
 #if defined(__x86_64__)
 const Kernels& avx2_table();
+const Kernels& avx_vnni_table();
 const Kernels& avx512_table();
 const Kernels& amx_table();
 #endif

@@ -17,7 +17,7 @@
 
 namespace aerie::kernels {
 
-enum class Isa { kScalar, kAvx2, kAvx512, kAmx };
+enum class Isa { kScalar, kAvx2, kAvxVnni, kAvx512, kAmx };
 
 /// Weights are stored in tiles of 16 output rows, so that one vector lane is one output row. Tile t holds the output rows
 /// 16t..16t+15; rows beyond the matrix are zero. Bytes of a tile, for k input columns:
@@ -163,7 +163,7 @@ struct Kernels {
 Expected<const Kernels*> kernels_for(Isa isa);
 /// The best table this machine can run.
 const Kernels& best_kernels();
-/// Parses "scalar", "avx2", "avx512", "amx".
+/// Parses "scalar", "avx2", "avxvnni", "avx512", "amx".
 Expected<Isa> parse_isa(std::string_view name);
 /// The instruction sets that this machine can run, slowest first. Tests run on all of them.
 std::vector<Isa> available_isas();
