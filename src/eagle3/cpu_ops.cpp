@@ -96,31 +96,26 @@ CpuOps::Tensor CpuOps::concat(Tensor a, Tensor b) {
   return out;
 }
 
-CpuOps::Input CpuOps::input(Tensor x, std::initializer_list<const Matrix*> matrices) {
-  if (std::none_of(matrices.begin(), matrices.end(), [](const Matrix* matrix) { return is_quantized(*matrix); })) return {x};
+LinearInput CpuOps::input(Tensor x, std::initializer_list<const Matrix*> matrices) {
+  if (std::none_of(matrices.begin(), matrices.end(), [](const Matrix* matrix) { return is_quantized(*matrix); })) {
+    return {x.data, x.stride, nullptr};
+  }
   const auto blocks = scratch<kernels::QuantizedBlock>(kernels::quantized_blocks(x.rows, x.cols));
   pool_->parallel_for(static_cast<size_t>(x.rows), kRowGrain, [&](size_t begin, size_t end) {
     const int first = static_cast<int>(begin);
     kernels_->quantize_rows(x.row(first), x.stride, first, static_cast<int>(end) - first, x.cols, blocks.data());
   });
-  return {x, blocks.data()};
-}
-
-void CpuOps::multiply(const Matrix& w, const Input& input, size_t tile_begin, size_t tile_end, const Tensor& out) const {
-  const int begin = static_cast<int>(tile_begin), end = static_cast<int>(tile_end);
-  if (is_quantized(w)) {
-    kernels_->matmul_quantized(w, input.quantized, input.x.rows, begin, end, out.data, out.stride);
-  } else {
-    kernels_->matmul_float(w, input.x.data, input.x.stride, input.x.rows, begin, end, out.data, out.stride);
-  }
+  return {x.data, x.stride, blocks.data()};
 }
 
 CpuOps::Tensor CpuOps::linear(Tensor x, const Matrix& w) {
   const Tensor out = tensor(x.rows, w.rows());
-  const Input from = input(x, {&w});
-  pool_->parallel_for(static_cast<size_t>(w.tiles()), kTileGrain, [&](size_t begin, size_t end) { multiply(w, from, begin, end, out); });
+  const LinearTask task[] = {{&w, out.data, out.stride}};
+  run_linear(*pool_, *kernels_, task, input(x, {&w}), x.rows, kTileGrain);
   return out;
 }
+
+void CpuOps::argmax(Tensor x, const Matrix& w, int32_t* best) { run_argmax(*pool_, *kernels_, w, input(x, {&w}), x.rows, best); }
 
 CpuOps::Tensor CpuOps::add_bias(Tensor x, const Vector& bias) const {
   if (bias.empty()) return x;
@@ -129,31 +124,18 @@ CpuOps::Tensor CpuOps::add_bias(Tensor x, const Vector& bias) const {
 }
 
 CpuOps::Qkv CpuOps::qkv(Tensor x, const Linear<CpuOps>& q, const Linear<CpuOps>& k, const Linear<CpuOps>& v) {
-  const Matrix* const matrices[] = {&q.weight, &k.weight, &v.weight};
-  const Tensor results[] = {tensor(x.rows, q.weight.rows()), tensor(x.rows, k.weight.rows()), tensor(x.rows, v.weight.rows())};
-  const Input from_x = input(x, {&q.weight, &k.weight, &v.weight});
-  size_t tiles = 0;
-  for (const Matrix* matrix : matrices) tiles += static_cast<size_t>(matrix->tiles());
-  pool_->parallel_for(tiles, kTileGrain, [&](size_t begin, size_t end) {
-    size_t first = 0;  // number of the matrix's first tile in the common list
-    for (int m = 0; m < 3; ++m) {
-      const size_t count = static_cast<size_t>(matrices[m]->tiles());
-      const size_t from = std::max(begin, first), to = std::min(end, first + count);
-      if (from < to) multiply(*matrices[m], from_x, from - first, to - first, results[m]);
-      first += count;
-    }
-  });
-  return {add_bias(results[0], q.bias), add_bias(results[1], k.bias), add_bias(results[2], v.bias)};
+  const Qkv out{tensor(x.rows, q.weight.rows()), tensor(x.rows, k.weight.rows()), tensor(x.rows, v.weight.rows())};
+  const LinearTask tasks[] = {
+      {&q.weight, out.q.data, out.q.stride}, {&k.weight, out.k.data, out.k.stride}, {&v.weight, out.v.data, out.v.stride}};
+  run_linear(*pool_, *kernels_, tasks, input(x, {&q.weight, &k.weight, &v.weight}), x.rows, kTileGrain);
+  return {add_bias(out.q, q.bias), add_bias(out.k, k.bias), add_bias(out.v, v.bias)};
 }
 
 CpuOps::Tensor CpuOps::gated_mlp_in(Tensor x, const Linear<CpuOps>& gate, const Linear<CpuOps>& up) {
   const Tensor g = tensor(x.rows, gate.weight.rows());
   const Tensor u = tensor(x.rows, up.weight.rows());
-  const Input from = input(x, {&gate.weight, &up.weight});
-  pool_->parallel_for(static_cast<size_t>(gate.weight.tiles()), kTileGrain, [&](size_t begin, size_t end) {
-    multiply(gate.weight, from, begin, end, g);
-    multiply(up.weight, from, begin, end, u);
-  });
+  const LinearTask tasks[] = {{&gate.weight, g.data, g.stride}, {&up.weight, u.data, u.stride}};
+  run_linear(*pool_, *kernels_, tasks, input(x, {&gate.weight, &up.weight}), x.rows, kTileGrain);
   add_bias(g, gate.bias);
   add_bias(u, up.bias);
   // Whole rows: a vector kernel may treat the last columns of a call differently.

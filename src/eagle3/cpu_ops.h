@@ -13,6 +13,7 @@
 #include "eagle3/draft_weights.h"
 #include "kernels/kernels.h"
 #include "models/attention.h"
+#include "models/linear.h"
 #include "models/rope.h"
 
 namespace aerie {
@@ -80,6 +81,8 @@ class CpuOps {
   Tensor rms_norm_heads(Tensor x, const Vector& weight, float eps);
   Tensor concat(Tensor a, Tensor b);
   Tensor linear(Tensor x, const Matrix& w);
+  /// best[r]: the output of the largest value of row r of W x, as of run_argmax().
+  void argmax(Tensor x, const Matrix& w, int32_t* best);
   Tensor linear(Tensor x, const Linear<CpuOps>& w) { return add_bias(linear(x, w.weight), w.bias); }
   struct Qkv {
     Tensor q, k, v;
@@ -96,13 +99,8 @@ class CpuOps {
   Tensor add(Tensor a, Tensor b);
 
  private:
-  /// A product's input, rounded for those of `matrices` that are quantised.
-  struct Input {
-    Tensor x;
-    const kernels::QuantizedBlock* quantized = nullptr;
-  };
-  Input input(Tensor x, std::initializer_list<const Matrix*> matrices);
-  void multiply(const Matrix& w, const Input& input, size_t tile_begin, size_t tile_end, const Tensor& out) const;
+  /// A product's input, rounded if any of `matrices` is quantised.
+  LinearInput input(Tensor x, std::initializer_list<const Matrix*> matrices);
   Tensor add_bias(Tensor x, const Vector& bias) const;  // in place; an empty bias is none
 
   const kernels::Kernels* kernels_;

@@ -311,10 +311,15 @@ void Drafter::logits(CpuOps& ops, const float* head_input, int n, float* out) co
 
 void Drafter::argmax(CpuOps& ops, const float* head_input, int n, int32_t* target_ids) const {
   ops.reset();
-  const CpuTensor result = head(ops, head_input, n);
+  if (spec_.own_head) {
+    // logit_scale is positive and changes no order.
+    ops.argmax({const_cast<float*>(head_input), n, spec_.hidden, static_cast<size_t>(spec_.hidden)}, weights_->forward.lm_head, target_ids);
+  } else {
+    const CpuTensor result = head(ops, head_input, n);
+    for (int r = 0; r < n; ++r) target_ids[r] = ops.kernels().argmax(result.row(r), result.cols);
+  }
   for (int r = 0; r < n; ++r) {
-    const int best = ops.kernels().argmax(result.row(r), result.cols);
-    target_ids[r] = best < 0 ? -1 : spec_.to_target(best);
+    if (target_ids[r] >= 0) target_ids[r] = spec_.to_target(target_ids[r]);
   }
 }
 

@@ -50,17 +50,17 @@ Expected<std::span<const BatchDecoder::Result>> BatchDecoder::step() {
   if (rows_.empty()) return std::span<const Result>();
 
   Target& target = runtime_.target();
-  const size_t vocab = static_cast<size_t>(target.config().vocab), width = taps_.size() * static_cast<size_t>(target.config().hidden);
-  logits_.resize(std::max(logits_.size(), logit_rows_.size() * vocab));
+  const size_t width = taps_.size() * static_cast<size_t>(target.config().hidden);
+  best_.resize(logit_rows_.size());
   features_.resize(std::max(features_.size(), rows_.size() * width));
-  AERIE_TRY(target.forward(runtime_.pool(), {rows_, logit_rows_, logits_.data(), taps_, features_.data()}));
+  AERIE_TRY(target.forward(runtime_.pool(), {rows_, logit_rows_, nullptr, taps_, features_.data(), best_.data()}));
 
   size_t row = 0;
   for (Result& result : results_) {
     result.features = features_.data() + row * width;
     row += static_cast<size_t>(result.rows);
     if (result.next < 0) continue;
-    result.next = target.kernels().argmax(logits_.data() + static_cast<size_t>(result.next) * vocab, target.config().vocab);
+    result.next = best_[static_cast<size_t>(result.next)];
     if (result.next < 0) return internal_error("the model's output is not finite");
   }
   return std::span<const Result>(results_);

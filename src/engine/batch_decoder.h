@@ -49,7 +49,7 @@ class BatchDecoder {
   std::vector<Slot> slots_;
   std::vector<TargetRow> rows_;
   std::vector<int> logit_rows_;
-  std::vector<float> logits_;
+  std::vector<int32_t> best_;
   std::vector<uint16_t> features_;
   std::vector<Result> results_;
   size_t first_slot_ = 0;  // who is served first when the budget is short: turns round

@@ -42,10 +42,10 @@ class ForwardTimer {
       // A prompt needs the last row's logits only, a verification needs all.
       if (depth > 0 || i + 1 == rows) logit_rows.push_back(i);
     }
-    logits_.resize(std::max(logits_.size(), logit_rows.size() * static_cast<size_t>(target.config().vocab)));
+    best_.resize(logit_rows.size());
     TargetBatch batch;
     batch.logit_rows = logit_rows;
-    batch.logits = logits_.data();
+    batch.best = best_.data();
     Status status;
     const double seconds = seconds_of([&] {
       const size_t chunk = static_cast<size_t>(target.max_rows());
@@ -63,7 +63,7 @@ class ForwardTimer {
   ForwardTimer(Runtime& runtime, int) : runtime_(&runtime), kv_(runtime.target().make_cache()) {}
   Runtime* runtime_;
   KvCache kv_;
-  std::vector<float> logits_;
+  std::vector<int32_t> best_;
 };
 
 double draft_step_seconds(Runtime& runtime, int depth, int repetitions) {

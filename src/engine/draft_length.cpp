@@ -77,8 +77,8 @@ class CycleTimer {
     TargetBatch batch;
     batch.rows = rows_;
     batch.logit_rows = logit_rows_;
-    logits_.resize(std::max(logits_.size(), logit_rows_.size() * static_cast<size_t>(target_.config().vocab)));
-    batch.logits = logits_.data();
+    best_.resize(logit_rows_.size());
+    batch.best = best_.data();
     return target_.forward(runtime_.pool(), batch);
   }
 
@@ -91,7 +91,7 @@ class CycleTimer {
   std::vector<uint16_t> feature_;
   std::vector<TargetRow> rows_;
   std::vector<int> logit_rows_;
-  std::vector<float> logits_;
+  std::vector<int32_t> best_;
   DraftStates states_;
 };
 

@@ -56,7 +56,7 @@ class Generation {
   // Buffers that keep their memory from cycle to cycle.
   std::vector<TargetRow> rows_;
   std::vector<int> logit_rows_;
-  std::vector<float> logits_;
+  std::vector<int32_t> best_;  // by logit row
   std::vector<uint16_t> taps_;
   std::vector<DraftRow> draft_rows_;
   DraftStates states_;
@@ -162,8 +162,8 @@ Status Generation::forward(std::span<const int32_t> tokens, int position, int fi
   TargetBatch batch;
   batch.rows = rows_;
   batch.logit_rows = logit_rows_;
-  logits_.resize(std::max(logits_.size(), logit_rows_.size() * static_cast<size_t>(target_.config().vocab)));
-  batch.logits = logits_.data();
+  best_.resize(logit_rows_.size());
+  batch.best = best_.data();
   if (drafter_ != nullptr) {
     batch.taps = drafter_->spec().taps;
     taps_.resize(tokens.size() * static_cast<size_t>(drafter_->spec().feature_width()));
@@ -173,8 +173,7 @@ Status Generation::forward(std::span<const int32_t> tokens, int position, int fi
 }
 
 Expected<int32_t> Generation::best(int logit_row) const {
-  const int vocab = target_.config().vocab;
-  const int id = target_.kernels().argmax(logits_.data() + static_cast<size_t>(logit_row) * static_cast<size_t>(vocab), vocab);
+  const int32_t id = best_[static_cast<size_t>(logit_row)];
   if (id < 0) return internal_error("the model's output is not finite after {} tokens", tokens_.size());
   return id;
 }

@@ -1,6 +1,7 @@
 // Matrix products over a thread pool, and packing of a file's tensors into them.
 #pragma once
 
+#include <cstdint>
 #include <span>
 #include <vector>
 
@@ -11,6 +12,17 @@
 
 namespace aerie {
 
+/// What a product reads: rows `stride` apart, and the same rows rounded where a matrix is quantised.
+struct LinearInput {
+  const float* x;
+  size_t stride;
+  const kernels::QuantizedBlock* quantized;
+  /// The rows from `row` on, a multiple of 16; k values each.
+  LinearInput from(int row, int k) const {
+    return {x + static_cast<size_t>(row) * stride, stride, quantized == nullptr ? nullptr : quantized + kernels::quantized_blocks(row, k)};
+  }
+};
+
 /// Memory for n activation rows of width k, both as float32 and, where a quantised matrix wants them, in 12 bits.
 class Activations {
  public:
@@ -20,7 +32,7 @@ class Activations {
   float* data() { return values_.data(); }
   size_t stride() const { return stride_; }
   int width() const { return width_; }
-  const kernels::QuantizedBlock* quantized() const { return quantized_.data(); }
+  LinearInput input() const { return {values_.data(), stride_, quantized_.data()}; }
   /// Rounds row r (see kernels::QuantizedBlock).
   void quantize_row(const kernels::Kernels& k, int r) { k.quantize_rows(row(r), stride_, r, 1, width_, quantized_.data()); }
 
@@ -40,9 +52,15 @@ struct LinearTask {
 
 bool is_quantized(const kernels::PackedMatrix& matrix);
 
-/// All tasks read the same n rows; their output tiles form one list that the pool shares out. Quantised weights read x's
-/// quantised rows, which must be up to date.
-void run_linear(ThreadPool& pool, const kernels::Kernels& k, std::span<const LinearTask> tasks, const Activations& x, int n);
+/// Output tiles [tile_begin, tile_end) of one task, by the calling thread.
+void multiply(const kernels::Kernels& k, const LinearTask& task, const LinearInput& x, int n, int tile_begin, int tile_end);
+
+/// All tasks read the same n rows; their output tiles form one list that the pool shares out, `grain` of them at least at a time.
+/// Quantised weights read x's quantised rows, which must be up to date.
+void run_linear(ThreadPool& pool, const kernels::Kernels& k, std::span<const LinearTask> tasks, const LinearInput& x, int n, size_t grain = 1);
+
+/// best[r]: which value of row r of W x is the largest (the first among equals), -1 where none is comparable. The product is not kept.
+void run_argmax(ThreadPool& pool, const kernels::Kernels& k, const kernels::PackedMatrix& w, const LinearInput& x, int n, int32_t* best);
 
 /// Output row that row r of the file's tensor becomes.
 using RowOrder = int (*)(int row, int head_dim);

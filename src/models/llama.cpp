@@ -55,6 +55,7 @@ class Llama final : public Target {
   Status check(const TargetBatch& batch) const;
   void plan_rows(const TargetBatch& batch);
   void read_taps(const TargetBatch& batch, int boundary) const;
+  void round_head_input(int n);
   void run_head(ThreadPool& pool, int n, float* logits);
   void store_rows(ThreadPool& pool, const TargetBatch& batch, int layer);
 
@@ -96,12 +97,12 @@ Status Llama::forward(ThreadPool& pool, const TargetBatch& batch) {
       if (is_quantized(b.q)) w.normed.quantize_row(kern, static_cast<int>(r));
     });
     const LinearTask qkv[] = {{&b.q, w.q.data(), q_width}, {&b.k, w.k.data(), kv_width}, {&b.v, w.v.data(), kv_width}};
-    run_linear(pool, kern, qkv, w.normed, n);
+    run_linear(pool, kern, qkv, w.normed.input(), n);
     store_rows(pool, batch, layer);
     w.plan.run(pool, kern, w.q.data(), q_width, w.kv_blocks.data(), w.attended.data(), w.attended.stride());
     if (is_quantized(b.o)) for_rows([&](size_t r) { w.attended.quantize_row(kern, static_cast<int>(r)); });
     const LinearTask o[] = {{&b.o, w.y.data(), hidden}};
-    run_linear(pool, kern, o, w.attended, n);
+    run_linear(pool, kern, o, w.attended.input(), n);
 
     for_rows([&](size_t r) {
       kern.add(w.y.data() + r * hidden, c.hidden, w.x.data() + r * hidden);
@@ -109,14 +110,14 @@ Status Llama::forward(ThreadPool& pool, const TargetBatch& batch) {
       if (is_quantized(b.gate)) w.normed.quantize_row(kern, static_cast<int>(r));
     });
     const LinearTask gate_up[] = {{&b.gate, w.gated.data(), inter}, {&b.up, w.up.data(), inter}};
-    run_linear(pool, kern, gate_up, w.normed, n);
+    run_linear(pool, kern, gate_up, w.normed.input(), n);
     for_rows([&](size_t r) {
       float* gate = w.gated.row(static_cast<int>(r));
       kern.silu_mul(gate, w.up.data() + r * inter, c.intermediate, gate);
       if (is_quantized(b.down)) w.gated.quantize_row(kern, static_cast<int>(r));
     });
     const LinearTask down[] = {{&b.down, w.y.data(), hidden}};
-    run_linear(pool, kern, down, w.gated, n);
+    run_linear(pool, kern, down, w.gated.input(), n);
     for_rows([&](size_t r) { kern.add(w.y.data() + r * hidden, c.hidden, w.x.data() + r * hidden); });
     read_taps(batch, layer + 1);
   }
@@ -128,7 +129,11 @@ Status Llama::forward(ThreadPool& pool, const TargetBatch& batch) {
     const size_t r = static_cast<size_t>(batch.logit_rows[static_cast<size_t>(i)]);
     kern.rms_norm(w.x.data() + r * hidden, output_norm_.data(), c.rms_eps, c.hidden, w.head.row(i));
   }
-  if (n_logits > 0) run_head(pool, n_logits, batch.logits);
+  if (n_logits > 0) {
+    round_head_input(n_logits);
+    if (batch.logits != nullptr) run_head(pool, n_logits, batch.logits);
+    if (batch.best != nullptr) run_argmax(pool, kern, head_, w.head.input(), n_logits, batch.best);
+  }
   for (const TargetRow& row : batch.rows) row.cache->set_length(row.position + 1);
   return {};
 }
@@ -167,12 +172,15 @@ void Llama::plan_rows(const TargetBatch& batch) {
   w.plan.plan(w.rows.data(), static_cast<int>(w.rows.size()));
 }
 
-/// logits of the first n rows of the workspace's head input.
+void Llama::round_head_input(int n) {
+  for (int i = 0; i < n && is_quantized(head_); ++i) work_->head.quantize_row(*kernels_, i);
+}
+
+/// logits of the first n rows of the workspace's head input, which have been rounded.
 void Llama::run_head(ThreadPool& pool, int n, float* logits) {
   Workspace& w = *work_;
-  for (int i = 0; i < n && is_quantized(head_); ++i) w.head.quantize_row(*kernels_, i);
   const LinearTask task[] = {{&head_, logits, static_cast<size_t>(config_.vocab)}};
-  run_linear(pool, *kernels_, task, w.head, n);
+  run_linear(pool, *kernels_, task, w.head.input(), n);
 }
 
 void Llama::head(ThreadPool& pool, const float* x, int n, float* logits) {
@@ -180,6 +188,7 @@ void Llama::head(ThreadPool& pool, const float* x, int n, float* logits) {
   for (int begin = 0; begin < n; begin += max_rows_) {
     const int count = std::min(max_rows_, n - begin);
     for (int r = 0; r < count; ++r) std::copy_n(x + static_cast<size_t>(begin + r) * hidden, hidden, work_->head.row(r));
+    round_head_input(count);
     run_head(pool, count, logits + static_cast<size_t>(begin) * vocab);
   }
 }

@@ -54,8 +54,12 @@ inline Forwarded forward(Target& target, KvCache& cache, const std::vector<int32
   out.logits.resize(tokens.size() * static_cast<size_t>(target.config().vocab));
   out.features.resize(tokens.size() * taps.size() * static_cast<size_t>(target.config().hidden));
   const Status reserved = cache.reserve(position + static_cast<int>(tokens.size()));
-  const Status status = target.forward(pool, {rows, logit_rows, out.logits.data(), taps, out.features.data()});
+  std::vector<int32_t> best(tokens.size());
+  const Status status = target.forward(pool, {rows, logit_rows, out.logits.data(), taps, out.features.data(), best.data()});
   EXPECT_TRUE(reserved.ok() && status.ok()) << status.message();
+  // Tokens chosen without writing the logits are those that the logits name.
+  const int vocab = target.config().vocab;
+  for (size_t i = 0; i < best.size(); ++i) EXPECT_EQ(best[i], target.kernels().argmax(out.logits.data() + i * static_cast<size_t>(vocab), vocab)) << i;
   return out;
 }
 
