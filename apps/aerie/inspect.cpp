@@ -1,13 +1,16 @@
 // aerie inspect: what a drafter or a target is, and where each of its properties was read.
-#include <algorithm>
 #include <cstdio>
 #include <filesystem>
 #include <optional>
 
 #include "command.h"
 #include "eagle3/checkpoint.h"
+#include "eagle3/compare.h"
 #include "eagle3/dialects/vocab_map.h"
+#include "eagle3/finding_text.h"
 #include "eagle3/spec_fields.h"
+#include "eagle3/target_fit.h"
+#include "eagle3/token_frequencies.h"
 #include "inspect_served.h"
 #include "models/registry.h"
 
@@ -15,7 +18,7 @@ namespace aerie::cli {
 namespace {
 
 struct InspectFlags {
-  std::string path, target;
+  std::string path, target, source, token_frequencies;
   bool json = false;
   ServedFlags served;
   DrafterFlags drafter;
@@ -37,64 +40,96 @@ std::string describe_d2t(const DraftSpec& spec) {
   return fmt::format("{} of {} target tokens, {}", spec.draft_vocab, spec.vocab, shape.sorted ? "ascending" : "in an order of its own");
 }
 
-Status check_target(const GgufFile& file, const DraftSpec& spec) {
-  AERIE_ASSIGN(const std::string architecture, file.get_string("general.architecture"));
-  AERIE_ASSIGN(const TargetConfig target, read_target_config(file, architecture));
-  return check_fits_target(spec, target.hidden, target.vocab, target.blocks);
-}
+struct DrafterReport {
+  DraftCheckpoint checkpoint;
+  std::vector<Finding> findings;      // ranked: of the files, beside the target, beside a text
+  std::optional<bool> fits;           // the target, where one is given
+  std::optional<VocabularyCoverage> coverage;
+  uint64_t parameters = 0, bytes = 0;
+};
 
-void print_finding(const Finding& finding) {
-  std::printf("%-8s %s: %s%s%s\n", severity_name(finding.severity), finding.code.c_str(), finding.text.c_str(),
-              finding.fix.empty() ? "" : "\n         -> ", finding.fix.c_str());
-}
-
-Status inspect_drafter(const InspectFlags& flags, const std::string& path) {
+Expected<DrafterReport> examine(const InspectFlags& flags, const std::string& path) {
+  DrafterReport out;
+  AERIE_ASSIGN(OpenOptions known, flags.drafter.options());
   std::optional<GgufFile> target;
   if (!flags.target.empty()) {
     AERIE_ASSIGN(const std::string target_path, resolve_target(flags.target));
     AERIE_ASSIGN(target, GgufFile::open(target_path));
+    AERIE_TRY(add_target_facts(*target, known));
   }
-  AERIE_ASSIGN(OpenOptions known, flags.drafter.options());
-  if (target) AERIE_TRY(add_target_facts(*target, known));
-  AERIE_ASSIGN(DraftCheckpoint checkpoint, read_drafter(path, known));
-  const DraftSpec& spec = checkpoint.spec;
-  if (target) AERIE_TRY(check_target(*target, spec));
-  std::stable_sort(checkpoint.findings.begin(), checkpoint.findings.end(), [](const Finding& a, const Finding& b) { return a.severity < b.severity; });
-  uint64_t parameters = 0, bytes = 0;
-  nlohmann::json tensors = nlohmann::json::object(), findings = nlohmann::json::array();
-  for (const auto& [name, tensor] : checkpoint.tensors) {
-    parameters += tensor.element_count();
-    bytes += tensor.data.size();
+  AERIE_ASSIGN(out.checkpoint, read_drafter(path, known));
+  const DraftSpec& spec = out.checkpoint.spec;
+  out.findings = out.checkpoint.findings;
+  const auto add = [&out](const std::vector<Finding>& more) { out.findings.insert(out.findings.end(), more.begin(), more.end()); };
+  if (target) {
+    AERIE_ASSIGN(const TargetFacts facts, target_facts(*target));
+    AERIE_ASSIGN(const std::vector<Finding> beside, target_findings(out.checkpoint, facts));
+    out.fits = check_fits_target(spec, facts.hidden, facts.vocab, facts.blocks).ok();
+    add(beside);
+  }
+  if (!flags.source.empty()) {
+    // The taps and ids that flags state are those of the drafter that is looked at.
+    const OpenOptions of_source = {.taps = {}, .convention = {}, .target_blocks = known.target_blocks, .target_architecture = known.target_architecture};
+    AERIE_ASSIGN(const DraftCheckpoint source, read_drafter(flags.source, of_source));
+    AERIE_ASSIGN(const std::vector<Finding> differences, source_findings(out.checkpoint, source));
+    add(differences);
+  }
+  if (!flags.token_frequencies.empty()) {
+    AERIE_ASSIGN(const std::vector<double> frequencies, read_token_frequencies(flags.token_frequencies, spec.vocab));
+    out.coverage = vocabulary_coverage(spec, frequencies);
+    add(coverage_findings(spec, *out.coverage));
+  }
+  out.findings = ranked(std::move(out.findings));
+  for (const auto& [name, tensor] : out.checkpoint.tensors) {
+    out.parameters += tensor.element_count();
+    out.bytes += tensor.data.size();
+  }
+  return out;
+}
+
+nlohmann::json to_json(const DrafterReport& report, const std::string& path) {
+  const DraftSpec& spec = report.checkpoint.spec;
+  nlohmann::json values = nlohmann::json::object(), provenance = nlohmann::json::object(), tensors = nlohmann::json::object();
+  for (const SpecField& field : spec_fields(spec)) values[field.name] = field.value;
+  for (const auto& [field, p] : spec.provenance) provenance[field] = {{"source", source_name(p.source)}, {"why", p.why}};
+  for (const auto& [name, tensor] : report.checkpoint.tensors) {
     tensors[name] = {{"shape", tensor.shape}, {"dtype", dtype_name(tensor.type)}};
   }
-  for (const Finding& f : checkpoint.findings) {
-    findings.push_back({{"severity", severity_name(f.severity)}, {"code", f.code}, {"text", f.text}, {"fix", f.fix}});
-  }
-  const std::vector<SpecField> fields = spec_fields(spec);
-  if (flags.json) {
-    nlohmann::json values = nlohmann::json::object();
-    for (const SpecField& field : fields) values[field.name] = field.value;
-    nlohmann::json provenance = nlohmann::json::object();
-    for (const auto& [field, p] : spec.provenance) provenance[field] = {{"source", source_name(p.source)}, {"why", p.why}};
-    const VocabMapShape map = vocab_map_shape(spec);
-    print_json({{"kind", "drafter"}, {"dialect", spec.dialect}, {"path", path}, {"spec", values}, {"provenance", provenance},
-                {"d2t", {{"identity", map.identity}, {"sorted", map.sorted}}}, {"findings", findings},
-                {"tensors", tensors}, {"parameters", parameters}, {"bytes", bytes}, {"fits_target", !flags.target.empty()}});
-    return {};
-  }
+  const VocabMapShape map = vocab_map_shape(spec);
+  nlohmann::json out = {{"kind", "drafter"}, {"dialect", spec.dialect}, {"path", path}, {"spec", values}, {"provenance", provenance},
+                        {"d2t", {{"identity", map.identity}, {"sorted", map.sorted}}}, {"findings", findings_json(report.findings)},
+                        {"tensors", tensors}, {"parameters", report.parameters}, {"bytes", report.bytes}};
+  out["fits_target"] = report.fits ? nlohmann::json(*report.fits) : nlohmann::json();
+  out["coverage"] = report.coverage ? nlohmann::json{{"share", report.coverage->share}, {"best", report.coverage->best}} : nlohmann::json();
+  return out;
+}
+
+void print_report(const DrafterReport& report, const InspectFlags& flags, const std::string& path) {
+  const DraftSpec& spec = report.checkpoint.spec;
   const auto dialect = spec.provenance.find("dialect");
   std::printf("EAGLE-3 drafter, %s dialect%s: %s\n%.2f M parameters, %.1f MB\n", spec.dialect.c_str(),
               dialect == spec.provenance.end() ? "" : fmt::format(" ({})", dialect->second.why).c_str(), path.c_str(),
-              static_cast<double>(parameters) / 1e6, static_cast<double>(bytes) / 1e6);
-  for (const Finding& finding : checkpoint.findings) print_finding(finding);
-  for (const SpecField& field : fields) {
+              static_cast<double>(report.parameters) / 1e6, static_cast<double>(report.bytes) / 1e6);
+  if (report.fits.value_or(false)) std::printf("fits the target %s\n", flags.target.c_str());
+  for (const Finding& finding : report.findings) std::printf("%s\n", finding_text(finding).c_str());
+  for (const SpecField& field : spec_fields(spec)) {
     const auto p = spec.provenance.find(field.name);
     std::printf("  %-22s %-16s %s\n", field.name.c_str(), field.text().c_str(),
                 p == spec.provenance.end() ? "" : fmt::format("{}: {}", source_name(p->second.source), p->second.why).c_str());
   }
   std::printf("  %-22s %s\n", "d2t", describe_d2t(spec).c_str());
-  for (const auto& [name, tensor] : checkpoint.tensors) std::printf("  %-28s %-4s %s\n", name.c_str(), dtype_name(tensor.type), tensor.shape_string().c_str());
-  if (!flags.target.empty()) std::printf("fits the target %s\n", flags.target.c_str());
+  if (report.coverage) {
+    std::printf("  %-22s %.2f %% of %s (at most %.2f %% with so many tokens)\n", "coverage", 100.0 * report.coverage->share,
+                flags.token_frequencies.c_str(), 100.0 * report.coverage->best);
+  }
+  for (const auto& [name, tensor] : report.checkpoint.tensors) {
+    std::printf("  %-28s %-4s %s\n", name.c_str(), dtype_name(tensor.type), tensor.shape_string().c_str());
+  }
+}
+
+Status inspect_drafter(const InspectFlags& flags, const std::string& path) {
+  AERIE_ASSIGN(const DrafterReport report, examine(flags, path));
+  flags.json ? print_json(to_json(report, path)) : print_report(report, flags, path);
   return {};
 }
 
@@ -136,7 +171,11 @@ Status run_inspect(const InspectFlags& flags) {
     AERIE_ASSIGN(const OpenOptions known, flags.drafter.options());
     return print_served(flags.served, path, flags.target, known, flags.json);
   }
-  return std::filesystem::is_directory(path) || is_gguf_drafter(path) ? inspect_drafter(flags, path) : inspect_target(flags, path);
+  if (std::filesystem::is_directory(path) || is_gguf_drafter(path)) return inspect_drafter(flags, path);
+  for (const auto& [flag, value] : {std::pair("--token-frequencies", &flags.token_frequencies), {"--source", &flags.source}}) {
+    if (!value->empty()) return invalid_argument("{}: {} is for a drafter, this is none", path, flag);
+  }
+  return inspect_target(flags, path);
 }
 
 }  // namespace
@@ -145,10 +184,16 @@ void add_inspect(CLI::App& app, Work& work) {
   auto* command = app.add_subcommand("inspect", "say what a drafter (folder or GGUF file) or a target (GGUF file) is");
   auto flags = std::make_shared<InspectFlags>();
   command->add_option("path", flags->path, "folder or GGUF file of a drafter, GGUF file of a target, or the name of a known drafter")->required();
-  command->add_option("-m,--model", flags->target, "the target: default taps are of its depth, and the drafter must fit it");
+  command->add_option("-m,--model", flags->target, "the target: default taps are of its depth, and what does not fit it is said");
   flags->drafter.add_to(*command);
   command->add_flag("--json", flags->json, "print one JSON object");
   flags->served.add_to(*command);
+  command->add_option("--source", flags->source, "the drafter that this one was converted from: fields and weights that differ are said")
+      ->excludes("--served-by");
+  command->add_option("--token-frequencies", flags->token_frequencies,
+                      "how often a text holds each token (a JSON object, lines ID COUNT, token_freq.pt, or a folder of traces): how much of it "
+                      "the draft vocabulary covers")
+      ->excludes("--served-by");
   command->callback([flags, &work] { work = [flags] { return run_inspect(*flags); }; });
 }
 

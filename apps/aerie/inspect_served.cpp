@@ -5,17 +5,11 @@
 #include "command.h"
 #include "eagle3/checkpoint.h"
 #include "eagle3/engines/as_served.h"
+#include "eagle3/finding_text.h"
 #include "eagle3/spec_fields.h"
 
 namespace aerie::cli {
 namespace {
-
-nlohmann::json findings_json(const std::vector<Finding>& findings) {
-  nlohmann::json out = nlohmann::json::array();
-  for (const Finding& f : findings)
-    out.push_back({{"severity", severity_name(f.severity)}, {"code", f.code}, {"text", f.text}, {"fix", f.fix}});
-  return out;
-}
 
 nlohmann::json to_json(const ServedReading& reading) {
   nlohmann::json differences = nlohmann::json::array(), spec;
@@ -37,10 +31,7 @@ nlohmann::json to_json(const ServedReading& reading) {
           {"differences", differences}};
 }
 
-void print_finding(const char* word, const Finding& finding) {
-  std::printf("  %-10s %s [%s]\n", word, finding.text.c_str(), finding.code.c_str());
-  if (!finding.fix.empty()) std::printf("             mend: %s\n", finding.fix.c_str());
-}
+void print_finding(const Finding& finding, const char* word) { std::printf("%s\n", finding_text(finding, "  ", word).c_str()); }
 
 void print_reading(const ServedReading& reading, bool compared) {
   const bool clean = !reading.refuses() && reading.misreadings.empty() && reading.differences.empty() && reading.unknown.empty();
@@ -51,13 +42,13 @@ void print_reading(const ServedReading& reading, bool compared) {
                                                        : "serves it, with remarks";
   std::printf("%s: %s\n", reading.engine.c_str(), verdict);
   if (!reading.unknown.empty()) std::printf("  %s\n", reading.unknown.c_str());
-  for (const Finding& f : reading.refusals) print_finding("refuses:", f);
+  for (const Finding& f : reading.refusals) print_finding(f, "refuses");
   if (!reading.taps.empty()) std::printf("  %-10s %s\n", "captures:", reading.taps.c_str());
   for (const ServedDifference& d : reading.differences) {
     std::printf("  %-10s %s: trained %s, served %s\n", "differs:", d.field.c_str(), d.trained.c_str(), d.served.c_str());
     if (!d.cost.empty()) std::printf("             reported cost: %s\n", d.cost.c_str());
   }
-  for (const Finding& f : reading.misreadings) print_finding(f.severity == Severity::kNote ? "note:" : "misreads:", f);
+  for (const Finding& f : reading.misreadings) print_finding(f, f.severity == Severity::kNote ? "note" : "misreads");
   for (const std::string& caveat : reading.caveats) std::printf("  %-10s %s\n", "caveat:", caveat.c_str());
 }
 

@@ -2,6 +2,8 @@
 
 #include <algorithm>
 
+#include "eagle3/finding_text.h"
+
 namespace aerie {
 namespace {
 
@@ -22,11 +24,6 @@ std::string percents(const std::vector<double>& shares) {
 /// "1 draft", "3 drafts".
 std::string drafts_text(int k) { return fmt::format("{} draft{}", k, k == 1 ? "" : "s"); }
 
-std::vector<Finding> ranked(std::vector<Finding> findings) {
-  std::stable_sort(findings.begin(), findings.end(), [](const Finding& a, const Finding& b) { return a.severity < b.severity; });
-  return findings;
-}
-
 }  // namespace
 
 void Report::add(const std::vector<Finding>& more) {
@@ -40,10 +37,7 @@ void Report::add(const std::vector<Finding>& more) {
 std::string Report::text() const {
   std::string out;
   if (findings.empty()) out += "nothing wrong was found in what was given\n";
-  for (const Finding& finding : ranked(findings)) {
-    out += fmt::format("{}: {} [{}]\n", severity_name(finding.severity), finding.text, finding.code);
-    if (!finding.fix.empty()) out += fmt::format("    mend: {}\n", finding.fix);
-  }
+  for (const Finding& finding : ranked(findings)) out += finding_text(finding) + "\n";
   for (const ReportSection& section : sections) {
     out += fmt::format("\n{}\n", section.title);
     for (const std::string& line : section.lines) out += "  " + line + "\n";
@@ -51,16 +45,8 @@ std::string Report::text() const {
   return out;
 }
 
-Json to_json(const std::vector<Finding>& findings) {
-  Json out = Json::array();
-  for (const Finding& f : ranked(findings)) {
-    out.push_back({{"severity", severity_name(f.severity)}, {"code", f.code}, {"text", f.text}, {"fix", f.fix}});
-  }
-  return out;
-}
-
 Json Report::json() const {
-  Json out = {{"findings", to_json(findings)}};
+  Json out = {{"findings", findings_json(ranked(findings))}};
   for (const ReportSection& section : sections) {
     // Several logs make several sections of one name.
     if (!out.contains(section.name)) out[section.name] = Json::array();

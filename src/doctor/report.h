@@ -32,8 +32,6 @@ struct Report {
   nlohmann::json json() const;
 };
 
-nlohmann::json to_json(const std::vector<Finding>& findings);
-
 /// What the flags put in force.
 ReportSection describe(const EngineSetup& setup);
 /// What a log or page says; `condition` ("cold") is part of its title, or "".

@@ -8,6 +8,7 @@
 #include <filesystem>
 #include <random>
 
+#include "eagle3/compare.h"
 #include "eagle3/dialects/flat.h"
 #include "eagle3/dialects/gguf_eagle3.h"
 #include "eagle3/dialects/speculators.h"
@@ -70,20 +71,6 @@ Status write(const DraftCheckpoint& checkpoint, const std::string& path, DraftFo
   return flat::save_checkpoint(path, spec, tensors, maker, ids);
 }
 
-Status same_weights(const DraftCheckpoint& given, const DraftCheckpoint& found) {
-  for (const auto& [name, tensor] : given.tensors) {
-    const auto other = found.tensors.find(name);
-    if (other == found.tensors.end()) return internal_error("the weight {} was not written", name);
-    AERIE_ASSIGN(const std::vector<float> a, to_float(tensor));
-    AERIE_ASSIGN(const std::vector<float> b, to_float(other->second));
-    // Bytes, so that -0 and NaN are compared too.
-    if (a.size() != b.size() || std::memcmp(a.data(), b.data(), a.size() * sizeof(float)) != 0) {
-      return internal_error("the weight {} reads back differently", name);
-    }
-  }
-  return found.tensors.size() == given.tensors.size() ? Status() : internal_error("more weights were written than were given");
-}
-
 /// Two steps of some rows, in float32 on the scalar kernels.
 Expected<std::vector<float>> forward_of(const DraftCheckpoint& checkpoint, ThreadPool& pool) {
   const DraftSpec& spec = checkpoint.spec;
@@ -128,7 +115,8 @@ Status verify(const DraftCheckpoint& given, const std::string& path) {
   if (const auto differences = differing_fields(given.spec, found.spec); !differences.empty()) {
     return internal_error("what was written reads back as another forward: {}", fmt::join(differences, "; "));
   }
-  AERIE_TRY(same_weights(given, found));
+  AERIE_ASSIGN(const std::vector<WeightDifference> weights, differing_weights(given, found));
+  if (!weights.empty()) return internal_error("the weight {} reads back differently", weights.front().name);
   ThreadPool pool(1);
   auto before = forward_of(given, pool);
   // A drafter that this program cannot compute is compared by its spec and weights alone.

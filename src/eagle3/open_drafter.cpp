@@ -3,6 +3,7 @@
 #include "eagle3/dialects/flat.h"
 #include "eagle3/dialects/gguf_eagle3.h"
 #include "eagle3/dialects/speculators.h"
+#include "eagle3/target_fit.h"
 
 namespace aerie {
 
@@ -16,6 +17,8 @@ Expected<DraftCheckpoint> read_drafter(const std::string& path, const OpenOption
   };
   auto out = load();
   if (!out.ok()) return out.status().with_context(path);
+  AERIE_ASSIGN(const std::vector<Finding> embedding, embedding_findings(*out));
+  out->findings.insert(out->findings.end(), embedding.begin(), embedding.end());
   return out;
 }
 

@@ -194,7 +194,25 @@ class Contract(unittest.TestCase):
         self.assertEqual(reply["dialect"], "speculators")
         self.assertEqual(reply["spec"]["taps"], [2, 15, 27])
         self.assertIn("taps", self.done("inspect", DRAFTER).stdout)
+        self.assertTrue(reply["fits_target"])
+        self.assertIsNone(reply["coverage"])
         self.assertEqual(json.loads(self.done("inspect", model_path(), "--json").stdout)["config"]["blocks"], 30)
+
+    def test_inspect_beside_a_target_a_source_and_a_text(self):
+        other = REPO / "tests" / "eagle3" / "data" / "raw_concat_pre"
+        reply = json.loads(self.done("inspect", other, "-m", "smollm2", "--json").stdout)
+        self.assertEqual((reply["fits_target"], reply["findings"][0]["severity"], reply["findings"][0]["code"]), (False, "error", "another-target"))
+        self.assertIn("error: the drafter was made for a target of hidden width 16", self.done("inspect", other, "-m", "smollm2").stdout)
+        self.assertEqual(json.loads(self.done("inspect", other, "--source", other, "--json").stdout)["findings"], [])
+        self.assertIn("[differs-from-source]", self.done("inspect", other, "--source", other.with_name("raw_concat_post")).stdout)
+        counts = self.write("counts", "".join(f"{token} 1\n" for token in range(40)))
+        reply = json.loads(self.done("inspect", other, "--token-frequencies", counts, "--json").stdout)
+        self.assertEqual(reply["findings"][0]["code"], "coverage-low")
+        for key in ("share", "best"):
+            self.assertAlmostEqual(reply["coverage"][key], 0.6)
+        self.assertIn("60.00 %", self.done("inspect", other, "--token-frequencies", counts).stdout)
+        self.one_sentence(self.refused(2, "inspect", other, "--token-frequencies", self.write("text", "many words"), says=["expected a token id and a count"]))
+        self.refused(2, "inspect", model_path(), "--token-frequencies", counts, says=["is for a drafter"])
 
     def test_inspect_served_by(self):
         served = json.loads(self.done("inspect", "smollm2", "--served-by", "vllm:0.33", "--target-arch", "LlamaForCausalLM", "--target-blocks", "30", "--json").stdout)["served_by"]
