@@ -22,7 +22,7 @@ struct DraftKv::Block {
 };
 
 size_t DraftKv::layer_bytes() const {
-  const size_t element = type_ == kernels::KvType::kF16 ? sizeof(uint16_t) : sizeof(float);
+  const size_t element = kernels::kv_element_bytes(type_);
   return kernels::kv_block_elements(kv_heads_, head_dim_) * element;
 }
 

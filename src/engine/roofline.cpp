@@ -76,7 +76,7 @@ double roofline_seconds(Runtime& runtime, const Ceilings& ceilings, const Forwar
   const double seen = shape.depth + 0.5 * (rows / shape.sequences);
   double float_operations = rows * 4.0 * c.heads * c.head_dim * c.blocks * seen;
   double bytes = static_cast<double>(target.weight_bytes());
-  bytes += static_cast<double>(shape.sequences) * shape.depth * c.blocks * 2.0 * c.kv_heads * c.head_dim * (target.kv_type() == kernels::KvType::kF16 ? 2.0 : 4.0);
+  bytes += static_cast<double>(shape.sequences) * shape.depth * c.blocks * 2.0 * c.kv_heads * c.head_dim * static_cast<double>(kernels::kv_element_bytes(target.kv_type()));
 
   const bool quantized = static_cast<double>(target.weight_bytes()) < 1.5 * static_cast<double>(target.weight_elements());
   double unit_seconds = 0;

@@ -42,23 +42,41 @@ struct alignas(64) TileConfig {
 };
 static_assert(sizeof(TileConfig) == 64);
 
-/// A thread keeps its configuration from call to call: the operating system saves it with the other registers.
-void configure(int rows, int block_bytes) {
-  thread_local int configured = 0;
-  const int wanted = rows << 8 | block_bytes;
-  if (configured == wanted) return;
-  TileConfig config;
-  const auto set = [&](int tile, int tile_rows, int bytes) {
-    config.rows[tile] = static_cast<uint8_t>(tile_rows);
-    config.row_bytes[tile] = static_cast<uint16_t>(bytes);
-  };
-  for (const int tile : {AERIE_C0, AERIE_C1}) set(tile, rows, 64);
-  for (const int tile : {AERIE_A0, AERIE_A1}) set(tile, rows, block_bytes);
-  for (const int tile : {AERIE_B0, AERIE_B1}) set(tile, block_bytes / 4, 64);
+/// The thread's tile configuration while a product uses it. Other code of the process may use tiles too (PyTorch's matrix products do), so
+/// what the last call left is never believed, and what was found is put back.
+class Tiles {
+ public:
+  Tiles() { asm volatile("sttilecfg %0" : "=m"(found_)); }
+  ~Tiles() {
+    if (found_.palette != 0) {
+      load(found_);
+    } else {
+      asm volatile("tilerelease");
+    }
+  }
+  Tiles(const Tiles&) = delete;
+  Tiles& operator=(const Tiles&) = delete;
+
+  void configure(int rows, int block_bytes) {
+    if (rows_ == rows) return;
+    TileConfig config;
+    const auto set = [&](int tile, int tile_rows, int bytes) {
+      config.rows[tile] = static_cast<uint8_t>(tile_rows);
+      config.row_bytes[tile] = static_cast<uint16_t>(bytes);
+    };
+    for (const int tile : {AERIE_C0, AERIE_C1}) set(tile, rows, 64);
+    for (const int tile : {AERIE_A0, AERIE_A1}) set(tile, rows, block_bytes);
+    for (const int tile : {AERIE_B0, AERIE_B1}) set(tile, block_bytes / 4, 64);
+    load(config);
+    rows_ = rows;
+  }
+
+ private:
   // Not the intrinsic: GCC 12's tells the compiler of the first eight bytes only.
-  asm volatile("ldtilecfg %0" : : "m"(config));
-  configured = wanted;
-}
+  static void load(const TileConfig& config) { asm volatile("ldtilecfg %0" : : "m"(config)); }
+  TileConfig found_;
+  int rows_ = 0;
+};
 
 constexpr int kInFlight = 2;
 
@@ -136,7 +154,7 @@ struct Chunk {
 /// Adds a chunk times the first N rows of a panel to `acc` [N][16]. The tiles multiply one round of blocks while the vector
 /// units scale and add the products of the round before.
 template <class Format, int N>
-[[gnu::noinline]] void add_piece(const Chunk& chunk, const QuantizedBlock* panel, float* acc) {
+[[gnu::noinline]] void add_piece(Tiles& tiles, const Chunk& chunk, const QuantizedBlock* panel, float* acc) {
   constexpr size_t kRound = Format::kBlocks;
   const auto unpack_round = [&](size_t round_begin) __attribute__((always_inline)) {
     for (size_t b = round_begin; b < std::min(round_begin + kRound, chunk.end); ++b) {
@@ -162,7 +180,7 @@ template <class Format, int N>
       if constexpr (Format::kHasMinimum) sums[i] = _mm512_fmadd_ps(minimum, _mm512_set1_ps(x.offset[i]), sums[i]);
     }
   };
-  configure(N, Format::kTileColumns);
+  tiles.configure(N, Format::kTileColumns);
   Products products[2];
   if (chunk.unpack) unpack_round(chunk.begin);
   int turn = 0;
@@ -180,7 +198,7 @@ template <class Format, int N>
 }
 
 template <class Format>
-using Piece = void (*)(const Chunk&, const QuantizedBlock*, float*);
+using Piece = void (*)(Tiles&, const Chunk&, const QuantizedBlock*, float*);
 template <class Format>
 constexpr Piece<Format> kPieces[kTileRows + 1] = {nullptr,
                                                    add_piece<Format, 1>,  add_piece<Format, 2>,  add_piece<Format, 3>,  add_piece<Format, 4>,
@@ -193,6 +211,7 @@ void matmul_as(const PackedMatrix& w, const QuantizedBlock* x, int n, int tile_b
   const size_t blocks = static_cast<size_t>(w.cols() / kBlock), chunks = (blocks + kChunk - 1) / kChunk;
   alignas(64) uint8_t unpacked[kChunk * Format::kUnpackedBytes + 64];
   alignas(64) float acc[kGroupRows * kTileRows];
+  Tiles tiles;
   for (int group = 0; group < n; group += kGroupRows) {
     const int rows = std::min(kGroupRows, n - group);
     for (int t = tile_begin; t < tile_end; ++t) {
@@ -202,7 +221,7 @@ void matmul_as(const PackedMatrix& w, const QuantizedBlock* x, int n, int tile_b
         Chunk chunk{tile, unpacked, c * blocks / chunks, (c + 1) * blocks / chunks, true};
         for (int row = 0; row < rows; row += kTileRows, chunk.unpack = false) {
           const QuantizedBlock* panel = x + static_cast<size_t>((group + row) / kTileRows) * blocks;
-          kPieces<Format>[std::min(kTileRows, rows - row)](chunk, panel, acc + row * kTileRows);
+          kPieces<Format>[std::min(kTileRows, rows - row)](tiles, chunk, panel, acc + row * kTileRows);
         }
       }
       const int first = t * kTileRows, left = std::min(kTileRows, w.rows() - first);

@@ -104,6 +104,7 @@ inline size_t quantized_blocks(int n, int k) { return static_cast<size_t>((n + k
 
 /// The key or value of a token for one kv head is rounded to f16 where it is stored (f32 for the float32 reference).
 enum class KvType { kF16, kF32 };
+inline size_t kv_element_bytes(KvType type) { return type == KvType::kF16 ? sizeof(uint16_t) : sizeof(float); }
 
 /// One KV block holds 16 positions of all kv heads of a layer: for each kv head first the keys as [head_dim][16 positions],
 /// then the values as [16 positions][head_dim]. Elements are f16 or f32.

@@ -6,7 +6,7 @@ namespace aerie {
 namespace {
 
 size_t block_bytes_of(int kv_heads, int head_dim, kernels::KvType type) {
-  return kernels::kv_block_elements(kv_heads, head_dim) * (type == kernels::KvType::kF16 ? sizeof(uint16_t) : sizeof(float));
+  return kernels::kv_block_elements(kv_heads, head_dim) * kernels::kv_element_bytes(type);
 }
 
 }  // namespace
