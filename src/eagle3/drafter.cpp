@@ -98,24 +98,6 @@ void round_to_bf16(const std::vector<float>& row, std::vector<uint16_t>& out) {
   std::transform(row.begin(), row.end(), out.begin(), f32_to_bf16);
 }
 
-/// A row as GGML's Q8_0 stores it: per 32 values an f16 scale, max|w| / 127, and 32 signed bytes. The scale of values beyond what f16
-/// holds is infinite.
-void round_to_q8(const std::vector<float>& row, std::vector<uint8_t>& out) {
-  out.clear();
-  for (size_t begin = 0; begin < row.size(); begin += kernels::kBlock) {
-    float largest = 0;
-    for (size_t c = begin; c < begin + kernels::kBlock; ++c) largest = std::max(largest, std::fabs(row[c]));
-    const uint16_t half = f32_to_f16(largest / 127.0f);
-    const float scale = f16_to_f32(half);
-    out.push_back(static_cast<uint8_t>(half & 0xff));
-    out.push_back(static_cast<uint8_t>(half >> 8));
-    for (size_t c = begin; c < begin + kernels::kBlock; ++c) {
-      const float value = scale == 0 ? 0.0f : std::clamp(std::nearbyint(row[c] / scale), -127.0f, 127.0f);
-      out.push_back(static_cast<uint8_t>(static_cast<int8_t>(value)));
-    }
-  }
-}
-
 Status pack(const TensorView& tensor, DraftPrecision precision, kernels::PackedMatrix& out) {
   using kernels::TileFormat;
   const TileFormat format = precision == DraftPrecision::kFloat32         ? TileFormat::kF32
@@ -125,8 +107,6 @@ Status pack(const TensorView& tensor, DraftPrecision precision, kernels::PackedM
   if (out.empty()) return resource_error("no memory for {} {}", tensor.name, tensor.shape_string());
   std::vector<float> row;
   std::vector<uint16_t> bf16;
-  std::vector<uint8_t> q8;
-  constexpr float kLargest = 127.0f * 65504.0f;  // beyond it the scale would be no finite f16
   for (uint64_t r = 0; r < tensor.rows(); ++r) {
     AERIE_TRY(read_row(tensor, r, row));
     const int at = static_cast<int>(r);
@@ -135,11 +115,8 @@ Status pack(const TensorView& tensor, DraftPrecision precision, kernels::PackedM
     } else if (format == TileFormat::kBf16) {
       round_to_bf16(row, bf16);
       kernels::pack_row_bf16(out, at, bf16.data());
-    } else {
-      const auto large = std::find_if(row.begin(), row.end(), [](float w) { return std::fabs(w) > kLargest; });
-      if (large != row.end()) return unsupported("{} holds {} in row {}: a weight beyond {} fits no 8 bits, use float32", tensor.name, *large, r, kLargest);
-      round_to_q8(row, q8);
-      kernels::pack_row_q8_0(out, at, q8.data());
+    } else if (!kernels::pack_row_rounded(out, at, row.data())) {
+      return unsupported("{}: row {} holds a weight that fits no 8 bits with a finite f16 scale, use float32", tensor.name, r);
     }
   }
   return {};

@@ -61,12 +61,9 @@ void block_q4_1(const uint8_t* b, float* out) {
 int fifth_bit(uint32_t word, int i) { return static_cast<int>((word >> i) & 1) << 4; }
 
 void block_q5_0(const uint8_t* b, float* out) {
-  const float d = load_f16(b);
-  const uint32_t high = load_u32(b + 2);
-  for (int j = 0; j < 16; ++j) {
-    out[j] = static_cast<float>(((b[6 + j] & 15) | fifth_bit(high, j)) - 16) * d;
-    out[j + 16] = static_cast<float>(((b[6 + j] >> 4) | fifth_bit(high, j + 16)) - 16) * d;
-  }
+  Q50Block block;
+  unpack_q5_0(b, block);
+  for (int j = 0; j < 32; ++j) out[j] = static_cast<float>(block.quant[j]) * block.scale;
 }
 
 void block_q5_1(const uint8_t* b, float* out) {
@@ -96,16 +93,9 @@ ScaleMin scale_min_k4(const uint8_t* packed, int sub) {
 }
 
 void block_q4_k(const uint8_t* b, float* out) {
-  const float d = load_f16(b), dmin = load_f16(b + 2);
-  for (int sub = 0; sub < 8; ++sub) {
-    const ScaleMin packed = scale_min_k4(b + 4, sub);
-    const float scale = d * static_cast<float>(packed.scale), min = dmin * static_cast<float>(packed.min);
-    const uint8_t* quants = b + 16 + 32 * (sub / 2);
-    for (int j = 0; j < 32; ++j) {
-      const int q = (sub % 2 == 0) ? quants[j] & 15 : quants[j] >> 4;
-      out[32 * sub + j] = scale * static_cast<float>(q) - min;
-    }
-  }
+  Q4KBlock block;
+  unpack_q4_k(b, block);
+  for (int j = 0; j < 256; ++j) out[j] = block.scale[j / 32] * static_cast<float>(block.quant[j]) - block.minimum[j / 32];
 }
 
 void block_q5_k(const uint8_t* b, float* out) {
@@ -187,6 +177,26 @@ Status dequantize(DType type, const uint8_t* source, uint64_t count, float* out)
     default: return unsupported("{} values cannot be read as weights; expected a floating-point or block-quantised type", dtype_name(type));
   }
   return Status();
+}
+
+void unpack_q4_k(const uint8_t* b, Q4KBlock& out) {
+  const float d = load_f16(b), dmin = load_f16(b + 2);
+  for (int sub = 0; sub < 8; ++sub) {
+    const ScaleMin packed = scale_min_k4(b + 4, sub);
+    out.scale[sub] = d * static_cast<float>(packed.scale);
+    out.minimum[sub] = dmin * static_cast<float>(packed.min);
+    const uint8_t* quants = b + 16 + 32 * (sub / 2);
+    for (int j = 0; j < 32; ++j) out.quant[32 * sub + j] = static_cast<uint8_t>((sub % 2 == 0) ? quants[j] & 15 : quants[j] >> 4);
+  }
+}
+
+void unpack_q5_0(const uint8_t* b, Q50Block& out) {
+  out.scale = load_f16(b);
+  const uint32_t high = load_u32(b + 2);
+  for (int j = 0; j < 16; ++j) {
+    out.quant[j] = static_cast<int8_t>(((b[6 + j] & 15) | fifth_bit(high, j)) - 16);
+    out.quant[j + 16] = static_cast<int8_t>(((b[6 + j] >> 4) | fifth_bit(high, j + 16)) - 16);
+  }
 }
 
 Expected<std::vector<float>> to_float(const TensorView& tensor) {

@@ -36,6 +36,20 @@ struct TensorView {
 /// formulas in float32. `source` must hold block_bytes(type) * count / block_values(type) bytes. Integer types are refused.
 Status dequantize(DType type, const uint8_t* source, uint64_t count, float* out);
 
+/// A block of Q4_K taken apart: value 32 s + j is scale[s] * quant[32 s + j] - minimum[s].
+struct Q4KBlock {
+  float scale[8], minimum[8];
+  uint8_t quant[256];  // 0..15
+};
+void unpack_q4_k(const uint8_t* block, Q4KBlock& out);
+
+/// A block of Q5_0 taken apart: value j is scale * quant[j].
+struct Q50Block {
+  float scale;
+  int8_t quant[32];  // -16..15
+};
+void unpack_q5_0(const uint8_t* block, Q50Block& out);
+
 /// The whole tensor as float32.
 Expected<std::vector<float>> to_float(const TensorView& tensor);
 /// The whole tensor of type I64 or I32.

@@ -79,6 +79,13 @@ class PackedMatrix {
 void pack_row_q4_0(PackedMatrix& matrix, int row, const uint8_t* source);
 void pack_row_q4_1(PackedMatrix& matrix, int row, const uint8_t* source);
 void pack_row_q8_0(PackedMatrix& matrix, int row, const uint8_t* source);
+/// One block of a row of a kQ4 matrix: 32 quants in 0..15, scale and minimum rounded to f16 (in its range, as the caller sees to).
+void pack_block_q4(PackedMatrix& matrix, int row, int block, float scale, float minimum, const uint8_t* quants);
+/// One block of a row of a kQ8 matrix: 32 signed quants, the scale rounded to f16.
+void pack_block_q8(PackedMatrix& matrix, int row, int block, float scale, const int8_t* quants);
+/// A row rounded to 8 bits, as GGML's Q8_0 is made: per 32 values the scale max|w| / 127. No weight moves by more than 0.51 scales. False,
+/// and the row untouched, if a value is beyond 127 * 65504 (the scale would be no finite f16) or NaN.
+bool pack_row_rounded(PackedMatrix& matrix, int row, const float* source);
 void pack_row_bf16(PackedMatrix& matrix, int row, const uint16_t* source);
 void pack_row_f32(PackedMatrix& matrix, int row, const float* source);
 /// One row of the matrix as float32 (the exact stored weight).

@@ -2,6 +2,7 @@
 #include <algorithm>
 #include <bit>
 #include <cassert>
+#include <cmath>
 #include <cstring>
 #include <memory>
 #include <mutex>
@@ -142,6 +143,34 @@ void pack_row_q8_0(PackedMatrix& matrix, int row, const uint8_t* source) {
     store_u16(q8_scale(matrix, row, b), load_u16(source));
     for (int c = 0; c < kBlock; ++c) *q8_quant(matrix, row, b * kBlock + c) = static_cast<uint8_t>(source[2 + c] + 128);
   }
+}
+
+void pack_block_q4(PackedMatrix& matrix, int row, int block, float scale, float minimum, const uint8_t* quants) {
+  assert(matrix.format() == TileFormat::kQ4);
+  const Q4Place place = q4_place(matrix, row, block);
+  store_u16(place.scale(), float_to_half(scale));
+  store_u16(place.minimum(), float_to_half(minimum));
+  for (int c = 0; c < kBlock; ++c) place.set(c, quants[c]);
+}
+
+void pack_block_q8(PackedMatrix& matrix, int row, int block, float scale, const int8_t* quants) {
+  assert(matrix.format() == TileFormat::kQ8);
+  store_u16(q8_scale(matrix, row, block), float_to_half(scale));
+  for (int c = 0; c < kBlock; ++c) *q8_quant(matrix, row, block * kBlock + c) = static_cast<uint8_t>(quants[c] + 128);
+}
+
+bool pack_row_rounded(PackedMatrix& matrix, int row, const float* source) {
+  const auto fits = [](float w) { return std::fabs(w) <= 127.0f * 65504.0f; };
+  if (!std::all_of(source, source + matrix.cols(), fits)) return false;
+  for (int b = 0; b < matrix.cols() / kBlock; ++b, source += kBlock) {
+    float largest = 0;
+    for (int c = 0; c < kBlock; ++c) largest = std::max(largest, std::fabs(source[c]));
+    const float scale = half_to_float(float_to_half(largest / 127.0f));
+    int8_t quants[kBlock];
+    for (int c = 0; c < kBlock; ++c) quants[c] = static_cast<int8_t>(scale == 0 ? 0.0f : std::clamp(std::nearbyint(source[c] / scale), -127.0f, 127.0f));
+    pack_block_q8(matrix, row, b, scale, quants);
+  }
+  return true;
 }
 
 void pack_row_bf16(PackedMatrix& matrix, int row, const uint16_t* source) {

@@ -2,6 +2,8 @@
 
 #include <algorithm>
 #include <array>
+#include <atomic>
+#include <cmath>
 #include <mutex>
 
 namespace aerie {
@@ -73,52 +75,83 @@ void run_argmax(ThreadPool& pool, const kernels::Kernels& k, const PackedMatrix&
   });
 }
 
+namespace {
+
+TileFormat tile_format_of(DType type) {
+  switch (type) {
+    case DType::kQ4_0:
+    case DType::kQ4_1:
+    case DType::kQ4_K: return TileFormat::kQ4;
+    case DType::kQ8_0:
+    case DType::kQ5_0:
+    case DType::kQ5_1:
+    case DType::kQ5_K:
+    case DType::kQ6_K: return TileFormat::kQ8;
+    case DType::kBF16: return TileFormat::kBf16;
+    default: return TileFormat::kF32;
+  }
+}
+
+/// Row `to` of the matrix from a row of the file; `values` is room for a row. False if it does not fit.
+bool pack_row(PackedMatrix& packed, int to, DType type, const uint8_t* source, std::vector<float>& values) {
+  const int blocks = packed.cols() / block_values(type);
+  if (packed.format() == TileFormat::kQ4 && type == DType::kQ4_K) {
+    constexpr float kLargestHalf = 65504.0f;
+    Q4KBlock block;
+    for (int b = 0; b < blocks; ++b, source += block_bytes(type)) {
+      unpack_q4_k(source, block);
+      for (int s = 0; s < 8; ++s) {
+        if (!(std::fabs(block.scale[s]) <= kLargestHalf && std::fabs(block.minimum[s]) <= kLargestHalf)) return false;
+        kernels::pack_block_q4(packed, to, 8 * b + s, block.scale[s], -block.minimum[s], block.quant + 32 * s);
+      }
+    }
+  } else if (packed.format() == TileFormat::kQ4) {
+    type == DType::kQ4_0 ? kernels::pack_row_q4_0(packed, to, source) : kernels::pack_row_q4_1(packed, to, source);
+  } else if (packed.format() == TileFormat::kQ8 && type == DType::kQ8_0) {
+    kernels::pack_row_q8_0(packed, to, source);
+  } else if (packed.format() == TileFormat::kQ8 && type == DType::kQ5_0) {
+    Q50Block block;
+    for (int b = 0; b < blocks; ++b, source += block_bytes(type)) {
+      unpack_q5_0(source, block);
+      kernels::pack_block_q8(packed, to, b, block.scale, block.quant);
+    }
+  } else if (packed.format() == TileFormat::kBf16) {
+    kernels::pack_row_bf16(packed, to, reinterpret_cast<const uint16_t*>(source));
+  } else {
+    if (!dequantize(type, source, static_cast<uint64_t>(packed.cols()), values.data()).ok()) return false;
+    if (packed.format() == TileFormat::kQ8) return kernels::pack_row_rounded(packed, to, values.data());
+    kernels::pack_row_f32(packed, to, values.data());
+  }
+  return true;
+}
+
+}  // namespace
+
+bool is_rounded(DType type) { return type == DType::kQ4_K || type == DType::kQ5_1 || type == DType::kQ5_K || type == DType::kQ6_K; }
+
 Expected<PackedMatrix> pack_tensor(ThreadPool& pool, const TensorView& tensor, bool keep_format, RowOrder order, int head_dim) {
   if (tensor.shape.size() != 2) return corrupt("tensor {}: expected a matrix, found shape {}", tensor.name, tensor.shape_string());
   const int rows = static_cast<int>(tensor.rows()), cols = static_cast<int>(tensor.cols());
-  TileFormat format = TileFormat::kF32;
-  if (keep_format) {
-    if (tensor.type == DType::kQ4_0 || tensor.type == DType::kQ4_1) format = TileFormat::kQ4;
-    if (tensor.type == DType::kQ8_0) format = TileFormat::kQ8;
-    if (tensor.type == DType::kBF16) format = TileFormat::kBf16;
-  }
+  float none;
+  if (Status readable = dequantize(tensor.type, tensor.data.data(), 0, &none); !readable.ok()) return readable.with_context("tensor " + tensor.name);
+  const TileFormat format = keep_format ? tile_format_of(tensor.type) : TileFormat::kF32;
   const int block = block_values(tensor.type);
   if (cols % block != 0) return corrupt("tensor {}: {} columns are not a multiple of its block of {}", tensor.name, cols, block);
   const size_t row_bytes = static_cast<size_t>(cols / block) * static_cast<size_t>(block_bytes(tensor.type));
 
   PackedMatrix packed(format, rows, cols);
-  Status failure;
+  if (packed.empty()) return resource_error("no memory for tensor {} {}", tensor.name, tensor.shape_string());
+  std::atomic<int> unfit{-1};  // a row that the format cannot hold
   // A whole reordering unit (one head) per piece: no two threads then write the same tile unless a head shares one.
   const size_t unit = std::max(kernels::kTileRows, head_dim);
-  const auto pack_rows = [&](size_t begin, size_t end) {
-    std::vector<float> values(format == TileFormat::kF32 ? static_cast<size_t>(cols) : 0);
+  pool.parallel_for((static_cast<size_t>(rows) + unit - 1) / unit, 1, [&](size_t begin, size_t end) {
+    std::vector<float> values(static_cast<size_t>(cols));
     for (size_t r = begin * unit; r < std::min<size_t>(end * unit, static_cast<size_t>(rows)); ++r) {
-      const uint8_t* source = tensor.data.data() + r * row_bytes;
       const int to = order == nullptr ? static_cast<int>(r) : order(static_cast<int>(r), head_dim);
-      if (format == TileFormat::kF32) {
-        if (Status s = dequantize(tensor.type, source, static_cast<uint64_t>(cols), values.data()); !s.ok()) {
-          failure = s;
-          return;
-        }
-        kernels::pack_row_f32(packed, to, values.data());
-      } else if (tensor.type == DType::kQ4_0) {
-        kernels::pack_row_q4_0(packed, to, source);
-      } else if (tensor.type == DType::kQ4_1) {
-        kernels::pack_row_q4_1(packed, to, source);
-      } else if (tensor.type == DType::kQ8_0) {
-        kernels::pack_row_q8_0(packed, to, source);
-      } else {
-        kernels::pack_row_bf16(packed, to, reinterpret_cast<const uint16_t*>(source));
-      }
+      if (!pack_row(packed, to, tensor.type, tensor.data.data() + r * row_bytes, values)) unfit = static_cast<int>(r);
     }
-  };
-  const size_t units = (static_cast<size_t>(rows) + unit - 1) / unit;
-  if (format == TileFormat::kF32) {
-    pack_rows(0, units);  // the only path that can fail
-  } else {
-    pool.parallel_for(units, 1, pack_rows);
-  }
-  if (!failure.ok()) return failure.with_context("tensor " + tensor.name);
+  });
+  if (unfit >= 0) return corrupt("tensor {}: row {} holds a weight or a scale beyond what {} tiles can hold", tensor.name, unfit.load(), dtype_name(tensor.type));
   return packed;
 }
 

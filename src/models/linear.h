@@ -65,8 +65,13 @@ void run_argmax(ThreadPool& pool, const kernels::Kernels& k, const kernels::Pack
 /// Output row that row r of the file's tensor becomes.
 using RowOrder = int (*)(int row, int head_dim);
 
-/// A tensor [rows, cols] of the file as tiles. With `keep_format`, Q4_0, Q4_1, Q8_0 and BF16 keep their exact values in their
-/// own tile format; everything else becomes float32.
+/// Whether a tensor of that type changes when it keeps its format as tiles: Q4_K's products of scales become f16 (a relative change of at
+/// most 2^-11), Q5_1, Q5_K and Q6_K are rounded to 8 bits with a scale per 32 columns (kernels::pack_row_rounded).
+bool is_rounded(DType type);
+
+/// A tensor [rows, cols] of the file as tiles. With `keep_format`, Q4_0, Q4_1, Q5_0, Q8_0 and BF16 keep their exact values in 4-bit, 8-bit
+/// or bf16 tiles, Q4_K, Q5_1, Q5_K and Q6_K nearly (see is_rounded()); everything else becomes float32, exactly. kCorrupt where a weight or
+/// a scale is not finite or beyond what tiles hold.
 Expected<kernels::PackedMatrix> pack_tensor(ThreadPool& pool, const TensorView& tensor, bool keep_format, RowOrder order = nullptr,
                                             int head_dim = 0);
 

@@ -1,8 +1,10 @@
 // The Llama architecture (GGUF `llama`): pre-norm blocks, grouped-query attention with RoPE, SwiGLU, optionally a tied head.
 #include <algorithm>
 #include <cmath>
+#include <set>
 #include <vector>
 
+#include "base/log.h"
 #include "models/attention.h"
 #include "models/linear.h"
 #include "models/registry.h"
@@ -254,6 +256,7 @@ Expected<std::vector<float>> load_vector(const GgufFile& file, const std::string
 Status Llama::load_weights(const GgufFile& file, ThreadPool& pool) {
   const auto& c = config_;
   const bool keep = precision_ == Precision::kServed;
+  std::set<DType> rounded;
   const auto matrix = [&](const std::string& name, int rows, int cols, RowOrder order, PackedMatrix& out) -> Status {
     AERIE_ASSIGN(const TensorView* tensor, file.find(name));
     if (tensor->shape != std::vector<uint64_t>{static_cast<uint64_t>(rows), static_cast<uint64_t>(cols)}) {
@@ -262,6 +265,7 @@ Status Llama::load_weights(const GgufFile& file, ThreadPool& pool) {
     auto packed = pack_tensor(pool, *tensor, keep, order, c.head_dim);
     if (!packed.ok()) return packed.status().with_context(file.path());
     out = std::move(packed).value();
+    if (keep && is_rounded(tensor->type)) rounded.insert(tensor->type);
     weight_bytes_ += out.bytes();
     weight_elements_ += static_cast<uint64_t>(rows) * static_cast<uint64_t>(cols);
     return {};
@@ -290,7 +294,12 @@ Status Llama::load_weights(const GgufFile& file, ThreadPool& pool) {
   std::vector<float> probe(static_cast<size_t>(c.hidden));
   AERIE_TRY(dequantize(embedding_.type, embedding_.data.data(), static_cast<uint64_t>(c.hidden), probe.data()));
   const bool tied = !file.find("output.weight").ok();
-  return matrix(tied ? "token_embd.weight" : "output.weight", c.vocab, c.hidden, nullptr, head_);
+  AERIE_TRY(matrix(tied ? "token_embd.weight" : "output.weight", c.vocab, c.hidden, nullptr, head_));
+  for (const DType type : rounded) {
+    spdlog::info("{} weights are computed {}", dtype_name(type), type == DType::kQ4_K ? "with the scales of their sub-blocks rounded to f16"
+                                                                                      : "in 8 bits with a scale per 32 columns");
+  }
+  return {};
 }
 
 Expected<std::unique_ptr<Target>> Llama::load(const GgufFile& file, const TargetOptions& options, ThreadPool& pool) {
