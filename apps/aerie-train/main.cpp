@@ -54,7 +54,13 @@ int main(int argc, char** argv) {
   length->add_option("--time-limit", o.time_limit_minutes, "minutes; the learning rate finishes its cosine in time; 0 = no limit")
       ->check(CLI::NonNegativeNumber);
 
-  auto* drafter = app.add_option_group("The drafter (its taps are those of the data)");
+  auto* drafter = app.add_option_group("The drafter");
+  drafter->add_option("--taps", o.taps, "boundaries that it reads, in order, of those that the data holds (default: all)")
+      ->delimiter(',')->check(CLI::NonNegativeNumber);
+  drafter->add_option("--teacher", o.teacher,
+                      "boundary over which the target's head is taken for its word (default: the one after the last block, the only right one; others "
+                      "show what a trainer does that mistakes a late block for it)")
+      ->check(CLI::NonNegativeNumber);
   drafter->add_option("--draft-vocab", o.draft_vocab, "size of the draft vocabulary: the answers' most frequent tokens")
       ->check(CLI::PositiveNumber);
   drafter->add_option("--feature-norm", o.feature_norm, "RMSNorm before fc: none, over the concat, or one per tap")

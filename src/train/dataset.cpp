@@ -1,5 +1,7 @@
 #include "train/dataset.h"
 
+#include <fmt/ranges.h>
+
 #include <algorithm>
 #include <cmath>
 #include <numeric>
@@ -29,6 +31,43 @@ std::vector<uint32_t> shuffled(uint32_t count, uint64_t seed) {
   uint64_t state = seed;
   for (uint32_t i = count; i > 1; --i) std::swap(order[i - 1], order[next_random(state) % i]);
   return order;
+}
+
+Status Dataset::choose_states(const DatasetOptions& options) {
+  const std::vector<int>& captured = manifest().taps;
+  const int blocks = manifest().target.blocks;
+  taps_ = options.taps.empty() ? captured : options.taps;
+  teacher_ = options.teacher.value_or(blocks);
+  const auto slot_of = [&](const char* what, int boundary) -> Expected<int> {
+    // The last slot is boundary N, whether or not it is also among the taps.
+    const auto at = std::find(captured.begin(), captured.end(), boundary);
+    if (at != captured.end() || boundary == blocks) return static_cast<int>(at - captured.begin());
+    return invalid_argument("{} {} was not captured; the traces hold the boundaries {} and {}", what, boundary_name(boundary),
+                            fmt::join(captured, ","), blocks);
+  };
+  for (const int tap : taps_) {
+    AERIE_ASSIGN(slots_.emplace_back(), slot_of("the tap", tap));
+  }
+  AERIE_ASSIGN(slots_.emplace_back(), slot_of("the teacher's", teacher_));
+  as_captured_ = taps_ == captured && slots_.back() == static_cast<int>(captured.size());
+  return {};
+}
+
+Expected<Trace> Dataset::read(const Conversation& conversation) const {
+  AERIE_ASSIGN(Trace trace, readers_[conversation.folder].read(conversation.row));
+  if (as_captured_) return trace;
+  Trace chosen;
+  chosen.slots = static_cast<int>(slots_.size());
+  chosen.hidden = trace.hidden;
+  for (size_t t = 0; t < trace.length(); ++t) {
+    for (const int slot : slots_) {
+      const std::span<const uint16_t> state = trace.state(t, slot);
+      chosen.states.insert(chosen.states.end(), state.begin(), state.end());
+    }
+  }
+  chosen.tokens = std::move(trace.tokens);
+  chosen.mask = std::move(trace.mask);
+  return chosen;
 }
 
 Expected<Dataset> Dataset::open(const std::vector<std::string>& folders, const DatasetOptions& options) {
@@ -66,6 +105,7 @@ Expected<Dataset> Dataset::open(const std::vector<std::string>& folders, const D
     }
     data.readers_.push_back(std::move(reader));
   }
+  AERIE_TRY(data.choose_states(options));
   const size_t unreadable = data.report_.unreadable.size();
   if (static_cast<double>(unreadable) > kMostUnreadable * static_cast<double>(rows)) {
     return corrupt("{} of {} rows cannot be used, more than 1 %; capture them again. The first: {}", unreadable, rows,

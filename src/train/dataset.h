@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
 #include <span>
 #include <string>
 #include <vector>
@@ -22,6 +23,8 @@ struct Conversation {
 struct DatasetOptions {
   int max_tokens = 1024;  // longer conversations are left out
   double holdout = 0.02;  // below 1 a share of the conversations, otherwise their number
+  std::vector<int> taps = {};  // of the captured boundaries, in the order of the drafter's feature; empty: all, as captured
+  std::optional<int> teacher = {};  // the captured boundary over which the target's head is taken for its word; none: N
 };
 
 /// What was left out, for the log.
@@ -34,7 +37,8 @@ struct DatasetReport {
 class Dataset {
  public:
   /// Reads all rows of all folders once. Refused: folders of different sources (target, taps, template, precision), more than
-  /// 1 % of unreadable rows, no supervised row at all or fewer than 1 % of the tokens, nothing left to train on.
+  /// 1 % of unreadable rows, no supervised row at all or fewer than 1 % of the tokens, nothing left to train on, taps or a teacher
+  /// that were not captured.
   static Expected<Dataset> open(const std::vector<std::string>& folders, const DatasetOptions& options);
 
   const TraceManifest& manifest() const { return readers_[0].manifest(); }
@@ -44,12 +48,21 @@ class Dataset {
   const std::vector<Conversation>& held_out() const { return held_out_; }
   const DatasetReport& report() const { return report_; }
   int64_t training_tokens() const;
+  /// The drafter's taps, and the boundary that its teacher reads.
+  const std::vector<int>& taps() const { return taps_; }
+  int teacher() const { return teacher_; }
 
-  /// The conversation with its states. Thread-safe.
-  Expected<Trace> read(const Conversation& conversation) const { return readers_[conversation.folder].read(conversation.row); }
+  /// The conversation with its states: the taps in their order, then the teacher's. Thread-safe.
+  Expected<Trace> read(const Conversation& conversation) const;
 
  private:
+  Status choose_states(const DatasetOptions& options);
+
   std::vector<TraceReader> readers_;
+  std::vector<int> taps_;
+  int teacher_ = 0;
+  std::vector<int> slots_;  // of a stored row, in the order of read()
+  bool as_captured_ = true;
   std::vector<Conversation> training_, held_out_;
   DatasetReport report_;
 };

@@ -45,7 +45,7 @@ bool cpu_has_bf16() {
 Expected<DraftSpec> make_spec(const TrainOptions& o, const TargetTensors& target, const Dataset& data) {
   const TargetConfig& c = target.config;
   DraftSpec spec;
-  spec.taps = data.manifest().taps;
+  spec.taps = data.taps();
   spec.target_hidden = spec.hidden = c.hidden;
   spec.heads = c.heads;
   spec.kv_heads = c.kv_heads;
@@ -75,23 +75,26 @@ const char* name_of(HeadMode head) { return head == HeadMode::kWarm ? "warm" : h
 
 /// Everything that the bytes of the result depend on, besides the length of the run.
 json recipe_of(const TrainOptions& o, const DraftSpec& spec, const Dataset& data, MatmulPrecision precision) {
-  return {{"source", data.manifest().source_id()},
-          {"conversations", data.training().size()},
-          {"held_out", data.held_out().size()},
-          {"tokens", data.training_tokens()},
-          {"draft_vocab", spec.draft_vocab},
-          {"feature_norm", name_of(spec.feature_norm)},
-          {"feedback", name_of(spec.feedback)},
-          {"norm_before_residual", spec.norm_before_residual},
-          {"head", name_of(o.head)},
-          {"ttt_steps", o.ttt_steps},
-          {"step_decay", o.step_decay},
-          {"tokens_per_step", o.tokens_per_step},
-          {"row_length", o.row_length},
-          {"lr", o.learning_rate},
-          {"warmup", o.warmup_steps},
-          {"seed", o.seed},
-          {"bf16", precision == MatmulPrecision::kBf16}};
+  json out = {{"source", data.manifest().source_id()},
+              {"conversations", data.training().size()},
+              {"held_out", data.held_out().size()},
+              {"tokens", data.training_tokens()},
+              {"draft_vocab", spec.draft_vocab},
+              {"feature_norm", name_of(spec.feature_norm)},
+              {"feedback", name_of(spec.feedback)},
+              {"norm_before_residual", spec.norm_before_residual},
+              {"head", name_of(o.head)},
+              {"ttt_steps", o.ttt_steps},
+              {"step_decay", o.step_decay},
+              {"tokens_per_step", o.tokens_per_step},
+              {"row_length", o.row_length},
+              {"lr", o.learning_rate},
+              {"warmup", o.warmup_steps},
+              {"seed", o.seed},
+              {"bf16", precision == MatmulPrecision::kBf16}};
+  if (data.taps() != data.manifest().taps) out["taps"] = data.taps();
+  if (data.teacher() != data.manifest().target.blocks) out["teacher_boundary"] = data.teacher();
+  return out;
 }
 
 /// Where a run stands; saved with the weights.
@@ -158,7 +161,7 @@ Status Trainer::prepare() {
 
   AERIE_ASSIGN(const GgufFile file, GgufFile::open(o_.target));
   AERIE_ASSIGN(target_, read_target_tensors(file));
-  AERIE_ASSIGN(Dataset data, Dataset::open(o_.data, {o_.row_length, o_.holdout}));
+  AERIE_ASSIGN(Dataset data, Dataset::open(o_.data, {o_.row_length, o_.holdout, o_.taps, o_.teacher}));
   data_ = std::make_unique<Dataset>(std::move(data));
   AERIE_ASSIGN(const std::string sha256, sha256_file(o_.target));
   const TraceTarget& traced = data_->manifest().target;
@@ -171,6 +174,10 @@ Status Trainer::prepare() {
   if (report.too_long > 0) spdlog::warn("left out {} conversations longer than {} tokens (--row-length)", report.too_long, o_.row_length);
   if (report.nothing_supervised > 0) spdlog::warn("left out {} conversations without an answer to train on", report.nothing_supervised);
 
+  if (data_->teacher() != traced.blocks) {
+    spdlog::warn("the teacher is the head over {}, which is not the target's final state (boundary {}): what is learned is another model's word",
+                 boundary_name(data_->teacher()), traced.blocks);
+  }
   AERIE_ASSIGN(spec_, make_spec(o_, target_, *data_));
   to_draft_ = invert_d2t(spec_);
   MatmulPrecision precision = o_.precision;

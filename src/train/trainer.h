@@ -3,6 +3,7 @@
 
 #include <atomic>
 #include <cstdint>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -27,6 +28,8 @@ struct TrainOptions {
   std::vector<std::string> data;  // trace folders
   std::string out;
   std::string target;  // GGUF
+  std::vector<int> taps;       // of the captured boundaries, in the order of the feature; empty: all
+  std::optional<int> teacher;  // the captured boundary that the teacher's head reads; none: N, the only right one
 
   FeatureNorm feature_norm = FeatureNorm::kConcat;
   Feedback feedback = Feedback::kPostNorm;

@@ -1,6 +1,7 @@
 // Which rows are trained, on what, and in which order: by hand-made cases.
 #include "train/batch.h"
 
+#include <algorithm>
 #include <fstream>
 #include <numeric>
 
@@ -193,6 +194,33 @@ TEST(Data, LeavesOutWhatIsTooLongOrNotFinite) {
   EXPECT_EQ(data->report().nothing_supervised, 1);
   ASSERT_EQ(data->report().unreadable.size(), 1u);
   EXPECT_NE(data->report().unreadable[0].find("hs_17.safetensors"), std::string::npos) << data->report().unreadable[0];
+}
+
+TEST(Data, HandsOutTheChosenTapsAndThenTheTeacher) {
+  const TinyTarget target;
+  const std::vector<Trace> traces = target.conversations(4);  // boundaries 1, 3 and 4
+  const std::string folder = target.write_traces("traces", traces);
+  const auto check = [&](const DatasetOptions& options, const std::vector<int>& slots) {
+    const auto data = Dataset::open({folder}, options);
+    ASSERT_TRUE(data.ok()) << data.status().message();
+    for (const Conversation& conversation : data->training()) {
+      const Trace& stored = traces[static_cast<size_t>(conversation.row)];
+      const Trace chosen = data->read(conversation).value();
+      ASSERT_EQ(chosen.slots, static_cast<int>(slots.size()));
+      for (size_t t = 0; t < chosen.length(); ++t) {
+        for (size_t s = 0; s < slots.size(); ++s) EXPECT_TRUE(std::ranges::equal(chosen.state(t, static_cast<int>(s)), stored.state(t, slots[s])));
+      }
+      EXPECT_EQ(chosen.tokens, stored.tokens);
+      EXPECT_EQ(chosen.mask, stored.mask);
+    }
+  };
+  check({.holdout = 0}, {0, 1, 2});
+  check({.holdout = 0, .taps = {3}}, {1, 2});
+  check({.holdout = 0, .taps = {3, 1}, .teacher = 4}, {1, 0, 2});
+  check({.holdout = 0, .taps = {1}, .teacher = 3}, {0, 1});
+  check({.holdout = 0, .taps = {4, 1}, .teacher = 3}, {2, 0, 1});
+  EXPECT_NE(refusal({folder}, {.taps = {2, 3}}).find("the tap boundary 2 was not captured"), std::string::npos);
+  EXPECT_NE(refusal({folder}, {.teacher = 0}).find("the teacher's embed was not captured"), std::string::npos) << refusal({folder}, {.teacher = 0});
 }
 
 TEST(Data, StopsOnMoreThanOnePercentNotFinite) {
