@@ -3,6 +3,7 @@
 
 #include "base/file_io.h"
 #include "command.h"
+#include "formats/engine_trace.h"
 
 namespace aerie::cli {
 namespace {
@@ -13,7 +14,7 @@ struct RunFlags {
   GenerateOptions generate;
   DraftFlag draft;
   bool json = false;
-  std::string stats_file;
+  std::string stats_file, trace;
 };
 
 Status run(RunFlags& flags) {
@@ -21,6 +22,13 @@ Status run(RunFlags& flags) {
   AERIE_ASSIGN(const std::vector<int32_t> prompt, flags.prompt.tokens(*runtime));
   GenerateOptions& options = flags.generate;
   options.draft_tokens = flags.draft.tokens(*runtime);
+  std::optional<EngineTraceWriter> trace;
+  EngineRequest record;
+  if (!flags.trace.empty()) {
+    if (options.draft_tokens == 0) return invalid_argument("--trace records what a drafter is handed, but nothing is drafted: give a drafter (-d), and no -k 0");
+    AERIE_ASSIGN(trace, EngineTraceWriter::open(flags.trace, {"aerie " AERIE_VERSION, flags.model.options.drafter}));
+    options.record = &record;
+  }
   std::string text;
   AERIE_ASSIGN(const GenerateResult result, generate_text(*runtime, prompt, options, [&](const std::string& piece) {
                  text += piece;
@@ -33,6 +41,7 @@ Status run(RunFlags& flags) {
     std::printf("\n");
     spdlog::info("{}", summary(result, prompt.size()));
   }
+  if (trace) AERIE_TRY(trace->write(record));
   if (!flags.stats_file.empty()) {
     AERIE_TRY(write_file_atomically(flags.stats_file, json.dump(2, ' ', false, nlohmann::json::error_handler_t::replace) + "\n"));
   }
@@ -52,6 +61,7 @@ void add_run(CLI::App& app, Work& work) {
       ->check(CLI::PositiveNumber)->capture_default_str();
   command->add_flag("--ignore-end", flags->generate.ignore_end, "go on after an end-of-generation token");
   command->add_flag("--json", flags->json, "print one JSON object instead of the text");
+  command->add_option("--trace", flags->trace, "folder for what the drafter was handed and answered, step by step (docs/trace-format.md), for aerie doctor");
   command->add_option("--stats", flags->stats_file, "also write the JSON object to this file");
   command->callback([flags, &work] { work = [flags] { return run(*flags); }; });
 }

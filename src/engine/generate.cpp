@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <chrono>
+#include <numeric>
 #include <optional>
 
 namespace aerie {
@@ -21,7 +22,7 @@ class Generation {
  public:
   Generation(Runtime& runtime, const GenerateOptions& options)
       : runtime_(runtime), target_(runtime.target()), drafter_(options.draft_tokens != 0 ? runtime.drafter() : nullptr), options_(options),
-        kv_(target_.make_cache()) {
+        kv_(target_.make_cache()), record_(drafter_ != nullptr ? options.record : nullptr) {
     if (drafter_ != nullptr) draft_kv_.emplace(drafter_->new_kv());
   }
 
@@ -35,6 +36,7 @@ class Generation {
   void feed_features();
   void forget_old_features();
   void draft(int count);
+  void record_step(int step, const DraftRow& row, const float* head_input);
   bool emit(int32_t token);
 
   Runtime& runtime_;
@@ -61,6 +63,9 @@ class Generation {
   std::vector<DraftRow> draft_rows_;
   DraftStates states_;
   size_t newest_row_ = 0;  // of states_: the row of the newest feature
+  EngineRequest* record_;
+  DraftRow newest_fed_;              // where there is a record
+  std::vector<float> draft_logits_;  // [Vd]
 };
 
 Expected<GenerateResult> Generation::run(std::span<const int32_t> prompt) {
@@ -73,6 +78,12 @@ Expected<GenerateResult> Generation::run(std::span<const int32_t> prompt) {
   if (options_.max_new_tokens < 1) return invalid_argument("the number of tokens to generate must be at least 1, found {}", options_.max_new_tokens);
   AERIE_TRY(kv_.reserve(static_cast<int>(prompt.size()) + std::min(room, options_.max_new_tokens)));
   result_.draft.k = options_.draft_tokens;
+  if (record_ != nullptr) {
+    *record_ = {};
+    record_->prompt = static_cast<int32_t>(prompt.size());
+    record_->width = drafter_->spec().feature_width();
+    record_->top = std::min(kRecordedTop, drafter_->spec().draft_vocab);
+  }
   const bool automatic = options_.draft_tokens == kAutoDraftTokens;
   result_.draft.accepted_per_position.assign(static_cast<size_t>(automatic ? kMostAutoDrafts : options_.draft_tokens), 0);
   if (automatic && options_.draft_length != nullptr) {
@@ -93,6 +104,7 @@ Expected<GenerateResult> Generation::run(std::span<const int32_t> prompt) {
     AERIE_TRY(cycle());
   }
   result_.decode_seconds = seconds_since(decode_start);
+  if (record_ != nullptr) record_->tokens = tokens_;
   return std::move(result_);
 }
 
@@ -145,6 +157,7 @@ Status Generation::cycle() {
     stats.drafted += static_cast<int64_t>(drafts_.size());
     stats.accepted += accepted;
     stats.accepted_per_cycle.push_back(accepted);
+    if (record_ != nullptr) record_->cycles.push_back({newest, accepted, drafts_});
     for (int i = 0; i < accepted; ++i) ++stats.accepted_per_position[static_cast<size_t>(i)];
     if (length_ != nullptr && !finished_) length_->observe(static_cast<int>(drafts_.size()), accepted, seconds);
   }
@@ -186,6 +199,11 @@ void Generation::feed_features() {
   const int first = draft_begin_ + draft_kv_->length();
   for (int i = first; i < first + known; ++i) draft_rows_.push_back({tokens_[static_cast<size_t>(i) + 1], i, &*draft_kv_});
   drafter_->step0(runtime_.draft_ops(), draft_rows_, features_.data(), states_);
+  if (record_ != nullptr) {
+    for (const DraftRow& row : draft_rows_) record_->rows.push_back({row.token, row.position, static_cast<int32_t>(result_.draft.cycles)});
+    record_->features.insert(record_->features.end(), features_.begin(), features_.end());
+    newest_fed_ = draft_rows_.back();
+  }
   features_.clear();
   newest_row_ = draft_rows_.size() - 1;
 }
@@ -217,10 +235,29 @@ void Generation::draft(int count) {
     }
     int32_t id = -1;
     drafter_->argmax(runtime_.draft_ops(), states_.head_input.data() + row * hidden, 1, &id);
+    if (record_ != nullptr) record_step(step, step == 0 ? newest_fed_ : draft_rows_.front(), states_.head_input.data() + row * hidden);
     if (id < 0) break;  // a drafter that is not finite simply has nothing to say
     drafts_.push_back(id);
   }
   draft_kv_->truncate(kept);
+}
+
+void Generation::record_step(int step, const DraftRow& row, const float* head_input) {
+  const DraftSpec& spec = drafter_->spec();
+  const size_t kept = static_cast<size_t>(std::min(kRecordedTop, spec.draft_vocab));
+  draft_logits_.resize(static_cast<size_t>(spec.draft_vocab));
+  drafter_->logits(runtime_.draft_ops(), head_input, 1, draft_logits_.data());
+  std::vector<int32_t> order(draft_logits_.size());
+  std::iota(order.begin(), order.end(), 0);
+  std::partial_sort(order.begin(), order.begin() + static_cast<ptrdiff_t>(kept), order.end(), [this](int32_t a, int32_t b) {
+    const float x = draft_logits_[static_cast<size_t>(a)], y = draft_logits_[static_cast<size_t>(b)];
+    return x != y ? x > y : a < b;
+  });
+  record_->steps.push_back({static_cast<int32_t>(result_.draft.cycles), step, row.token, row.position});
+  for (size_t i = 0; i < kept; ++i) {
+    record_->top_tokens.push_back(spec.to_target(order[i]));
+    record_->top_logits.push_back(draft_logits_[static_cast<size_t>(order[i])]);
+  }
 }
 
 /// Takes a token into the output; false when it is the last one.
@@ -243,6 +280,9 @@ bool Generation::emit(int32_t token) {
 Expected<GenerateResult> generate(Runtime& runtime, std::span<const int32_t> prompt, const GenerateOptions& options) {
   if (options.draft_tokens != kAutoDraftTokens && (options.draft_tokens < 0 || options.draft_tokens > kMaxDraftTokens)) {
     return invalid_argument("the number of drafts must be 0 to {}, found {}", kMaxDraftTokens, options.draft_tokens);
+  }
+  if (options.record != nullptr && (options.draft_tokens == 0 || runtime.drafter() == nullptr)) {
+    return invalid_argument("a trace of what a drafter is handed was asked for, but nothing is drafted: give a drafter and drafts");
   }
   if (options.draft_tokens == kAutoDraftTokens && runtime.drafter() == nullptr) {
     return invalid_argument("the number of drafts is to be chosen, but no drafter is loaded");

@@ -10,10 +10,12 @@
 
 #include "base/status.h"
 #include "engine/runtime.h"
+#include "formats/engine_trace.h"
 
 namespace aerie {
 
 inline constexpr int kMaxDraftTokens = 16;
+inline constexpr int kRecordedTop = 8;       // logits that a record keeps of a draft step
 inline constexpr int kAutoDraftTokens = -1;  // the engine chooses before every cycle (draft_length.h)
 
 struct GenerateOptions {
@@ -25,6 +27,7 @@ struct GenerateOptions {
   /// Called with every token in order as soon as it is certain, the end token included; false stops ("cancelled").
   std::function<bool(int32_t)> on_token;
   const std::atomic<bool>* cancel = nullptr;
+  EngineRequest* record = nullptr;  // filled with what the drafter is handed and answers; null costs nothing
 };
 
 /// A cycle drafts, verifies all drafts in one forward of the target, and emits the accepted ones and the target's own next token.
