@@ -62,8 +62,9 @@ Status run_doctor(const DoctorFlags& flags) {
     AERIE_ASSIGN(command, read_file(flags.command_file, kMaxCommandBytes));
   }
   if (command.empty() && flags.logs.empty() && flags.verify_ms.empty() && !flags.replay.given()) {
-    return invalid_argument("there is nothing to look at: give -d and --traces, or --engine with --command-line or --log, or --verify-ms");
+    return invalid_argument("there is nothing to look at: give -d with --traces or --engine-trace, or --engine with --command-line or --log, or --verify-ms");
   }
+  if (!flags.replay.complete()) return invalid_argument("-d names a drafter, but there is nothing to replay it on: give --traces or --engine-trace");
   if (!engine && (!command.empty() || !flags.logs.empty())) {
     return invalid_argument("--command-line and --log are read by the rules of an engine: name it with --engine");
   }

@@ -1,7 +1,9 @@
 #include "doctor_replay.h"
 
 #include <algorithm>
+#include <filesystem>
 
+#include "doctor/engine_check.h"
 #include "doctor/slot_check.h"
 #include "doctor/verdict.h"
 #include "eagle3/engines/as_served.h"
@@ -30,6 +32,63 @@ struct TargetSide {
   }
 };
 
+bool is_verdict_on_files(StatusCode code) {
+  return code == StatusCode::kCorrupt || code == StatusCode::kNotFound || code == StatusCode::kUnsupported;
+}
+
+/// Boundaries of the slots, as a person states them. A trace that has its own must agree.
+Status name_slots(const std::vector<std::string>& names, Sample& sample) {
+  if (names.empty()) return {};
+  if (names.size() != sample.slots.size()) {
+    return invalid_argument("--slots names {} states, the trace holds {} a position", names.size(), sample.slots.size());
+  }
+  for (size_t s = 0; s < names.size(); ++s) {
+    auto boundary = parse_taps(names[s]);
+    if (!boundary.ok()) return boundary.status().with_context("--slots");
+    if (boundary->size() != 1) return invalid_argument("--slots: {} is no boundary", names[s]);
+    StateSlot& slot = sample.slots[s];
+    if (slot.kind == StateSlot::Kind::kBoundary && boundary->front() != slot.number) {
+      return invalid_argument("--slots calls state {} {}, the trace says {}", s, names[s], slot.name());
+    }
+    slot = boundary->front() == kFinalNormed ? StateSlot{StateSlot::Kind::kFinal, 0, StateSlot::Norm::kNormed}
+                                             : StateSlot{StateSlot::Kind::kBoundary, boundary->front(), StateSlot::Norm::kRaw};
+  }
+  return {};
+}
+
+/// The boundary over which the trainer took the head for the target's word: as a person says it or as the trainer recorded it.
+std::optional<int> recorded_teacher(const ReplayFlags& flags, const std::string& path) {
+  if (flags.teacher) return flags.teacher;
+  const auto config = RawCheckpoint::read_config(path);
+  if (!config.ok() || !config->contains("aerie_training") || !(*config)["aerie_training"].is_object()) return std::nullopt;
+  const auto& record = (*config)["aerie_training"];
+  const auto it = record.find("teacher_boundary");
+  return it != record.end() && it->is_number_unsigned() && it->get<uint64_t>() < (1u << 20) ? std::optional<int>(it->get<int>()) : std::nullopt;
+}
+
+/// Which state gives the target's next tokens, and what it costs where the trainer took another one for it.
+Status check_final_state(const ReplayFlags& flags, const std::string& path, const Sample& sample, ReadingScorer& scorer, const TargetTables& target,
+                         const Reading& reading, int k, Report& report) {
+  int taken = static_cast<int>(sample.slots.size()) - 1;
+  if (const std::optional<int> teacher = recorded_teacher(flags, path)) {
+    const auto at = std::find_if(sample.slots.begin(), sample.slots.end(), [&](const StateSlot& slot) { return slot.kind == StateSlot::Kind::kBoundary && slot.number == *teacher; });
+    if (at == sample.slots.end()) {
+      report.add(std::vector<Finding>{{Severity::kWarning, "teacher-not-stored", fmt::format("the drafter's teacher read boundary {}, which the trace does not hold", *teacher), "capture it too"}});
+    } else {
+      taken = static_cast<int>(at - sample.slots.begin());
+    }
+  }
+  AERIE_ASSIGN(const auto slots, next_token_agreement(sample, scorer, target));
+  std::vector<Finding> findings = judge_slots(slots, taken);
+  if (!findings.empty()) {
+    AERIE_ASSIGN(const TeacherCost cost, teacher_cost(sample, scorer, target, reading, best_of_slot(slots, taken)->use, k));
+    if (cost.rows > 0) add_cost(findings.front(), cost, k);
+  }
+  report.add(findings);
+  report.add(describe(slots));
+  return {};
+}
+
 Status replay_served(const std::string& path, const EngineVersion& engine, const std::string& target_arch, const Reading& declared, const HypothesisFacts& facts,
                      ReadingScorer& scorer, const Judged& base, int k, Report& report) {
   AERIE_ASSIGN(const RawCheckpoint raw, RawCheckpoint::open(path));
@@ -44,12 +103,12 @@ Status replay_served(const std::string& path, const EngineVersion& engine, const
     Hypothesis hypothesis{"served", "as " + served.engine + " reads it", "", declared};
     hypothesis.reading.spec = *served.spec;
     hypothesis.reading.norms.clear();
-    auto feature = declared_feature(*served.spec, facts.slots);
+    auto feature = nearest_feature(*served.spec, facts.slots, facts.blocks);
     if (!feature.ok()) {
       cannot(feature.status().message());
       continue;
     }
-    hypothesis.reading.feature = *std::move(feature);
+    hypothesis.reading.feature = std::move(feature->feature);
     auto judged = judge_reading(scorer, hypothesis, base, k);
     if (!judged.ok()) {
       cannot(judged.status().message());
@@ -57,8 +116,22 @@ Status replay_served(const std::string& path, const EngineVersion& engine, const
     }
     std::vector<std::string> differences;
     for (const ServedDifference& d : served.differences) differences.push_back(fmt::format("{} {} in place of {}", d.field, d.served, d.trained));
+    if (!feature->stand_ins.empty()) differences.push_back(stand_in_text(feature->stand_ins) + ", which the trace does not hold");
     report.add(judge_served(served.engine, *judged, base, differences, k));
   }
+  return {};
+}
+
+Status compare_with_engine(const std::string& folder, const TraceSource* source, ReadingScorer& scorer, const Reading& reading, const HypothesisFacts& facts,
+                           Report& report) {
+  AERIE_ASSIGN(const EngineTraceReader reader, EngineTraceReader::open(folder));
+  // Where a neighbour stands for a tap, the engine's states cannot be compared with the stored ones.
+  const auto is_used = [&](const StandIn& s) { return s.tap < reading.feature.size() && facts.slots[static_cast<size_t>(reading.feature[s.tap].slot)].number == s.used; };
+  const bool comparable = std::none_of(facts.stand_ins.begin(), facts.stand_ins.end(), is_used);
+  AERIE_ASSIGN(const std::vector<EngineCase> cases, read_engine_cases(reader, comparable ? source : nullptr));
+  AERIE_ASSIGN(const EngineComparison comparison, compare_engine(cases, scorer, reading, facts));
+  report.add(comparison.findings);
+  report.add(describe(comparison, reader.manifest()));
   return {};
 }
 
@@ -67,11 +140,16 @@ Status replay_served(const std::string& path, const EngineVersion& engine, const
 void ReplayFlags::add_to(CLI::App& app) {
   auto* drafter_option = app.add_option("-d,--drafter", drafter, "drafter whose reading is in doubt: a folder or GGUF file, or a known name (smollm2)");
   auto* traces_option = app.add_option("--traces", traces, "stored states: of aerie capture, speculators, SpecForge, Model-Optimizer or SafeAILab");
-  drafter_option->needs(traces_option);
   traces_option->needs(drafter_option);
+  app.add_option("--engine-trace", engine_trace, "what an engine's drafter was handed and answered (docs/trace-format.md): is compared with the replay")
+      ->needs(drafter_option);
   app.add_option("-m,--model", target, "its target: adds the check of the final state, and shared tables as hypotheses")->needs(drafter_option);
   reading.add_to(app);
   app.add_option("--trace-rows", rows, "JSON lines of input_ids and loss_mask: the rows of a speculators trace")->needs(traces_option);
+  app.add_option("--slots", slots, "boundaries of the trace's states in their order, where it does not say them: 0,2,15,28; final is the normed final state")
+      ->needs(traces_option)->delimiter(',');
+  app.add_option("--teacher", teacher, "boundary that its trainer took for the final state (default: what the files record, else the trace's last state)")
+      ->needs(traces_option)->check(CLI::NonNegativeNumber);
   app.add_flag("--without-mask", without_mask, "take every token for the target's own where the trace has no mask")->needs(traces_option);
   app.add_option("--sample-tokens", sample_tokens, "tokens of the trace to look at, drawn from all over it")
       ->needs(traces_option)
@@ -88,7 +166,14 @@ Status replay_hypotheses(const ReplayFlags& flags, const std::optional<EngineVer
   AERIE_ASSIGN(const std::string path, resolve_drafter(flags.drafter));
   AERIE_ASSIGN(OpenOptions known, flags.reading.options());
   if (side.file) AERIE_TRY(add_target_facts(*side.file, known));
-  AERIE_ASSIGN(const DraftCheckpoint checkpoint, read_drafter(path, known));
+  std::error_code ignored;
+  auto opened = read_drafter(path, known);
+  if (!opened.ok() && is_verdict_on_files(opened.status().code()) && std::filesystem::exists(path, ignored)) {
+    // What is wrong with the files is an answer, not a failure to answer.
+    report.add(std::vector<Finding>{{Severity::kError, "files-refused", opened.status().message(), "mend the files, then ask again: the replay needs a drafter that can be read"}});
+    return {};
+  }
+  AERIE_ASSIGN(const DraftCheckpoint checkpoint, std::move(opened));
   report.add(checkpoint.findings);
   const auto is_error = [](const Finding& finding) { return finding.severity == Severity::kError; };
   // What the files leave open is the first thing to settle; replaying a guess would only blur it.
@@ -97,40 +182,60 @@ Status replay_hypotheses(const ReplayFlags& flags, const std::optional<EngineVer
     AERIE_ASSIGN(side.tables, tables_without_target(checkpoint.spec));
   }
 
-  TraceSource::Options trace_options;
-  trace_options.rows = flags.rows;
-  trace_options.without_mask = flags.without_mask;
-  AERIE_ASSIGN(const auto source, TraceSource::open(flags.traces, trace_options));
-  SampleOptions sampling;
-  sampling.max_tokens = flags.sample_tokens;
-  AERIE_ASSIGN(const Sample sample, take_sample(*source, checkpoint.spec, sampling));
-  report.add(sample.findings);
-
+  std::unique_ptr<TraceSource> source;
+  Sample sample;
   HypothesisFacts facts;
-  facts.slots = sample.slots;
+  Reading declared;
+  declared.spec = checkpoint.spec;
+  if (flags.traces.empty()) {
+    for (size_t tap = 0; tap < checkpoint.spec.taps.size(); ++tap) declared.feature.push_back({static_cast<int>(tap), false});
+  } else {
+    TraceSource::Options trace_options;
+    trace_options.rows = flags.rows;
+    trace_options.without_mask = flags.without_mask;
+    AERIE_ASSIGN(source, TraceSource::open(flags.traces, trace_options));
+    SampleOptions sampling;
+    sampling.max_tokens = flags.sample_tokens;
+    AERIE_ASSIGN(sample, take_sample(*source, checkpoint.spec, sampling));
+    AERIE_TRY(name_slots(flags.slots, sample));
+    report.add(sample.findings);
+    facts.slots = sample.slots;
+  }
   facts.blocks = sample.blocks != 0 ? sample.blocks : side.target != nullptr ? side.target->config().blocks : 0;
   for (const Conversation& c : sample.conversations) facts.longest = std::max(facts.longest, static_cast<int>(c.trace.length()));
   facts.has_target = side.target != nullptr;
   if (side.target != nullptr) facts.target_rope_theta = side.target->config().rope_theta;
-  Reading declared;
-  declared.spec = checkpoint.spec;
-  AERIE_ASSIGN(declared.feature, declared_feature(checkpoint.spec, sample.slots));
+  if (source != nullptr) {
+    AERIE_ASSIGN(DeclaredFeature feature, nearest_feature(checkpoint.spec, sample.slots, facts.blocks));
+    declared.feature = std::move(feature.feature);
+    facts.stand_ins = std::move(feature.stand_ins);
+    if (!facts.stand_ins.empty()) {
+      report.add(std::vector<Finding>{{Severity::kWarning, "tap-not-stored",
+                                       fmt::format("the trace does not hold every state that the drafter declares: {}, so that its figures as declared are near ones", stand_in_text(facts.stand_ins)),
+                                       "capture the declared boundaries too, and their neighbours"}});
+    }
+    std::vector<int> slots;
+    for (const SlotUse& use : declared.feature) slots.push_back(use.slot);
+    report.add(judge_sizes(sample, checkpoint.spec, slots));
+  }
   AERIE_ASSIGN(ReadingScorer scorer, ReadingScorer::create(checkpoint, declared, side.tables, side.norm, sample, kernels::best_kernels(), pool));
-
-  if (side.target != nullptr) {
-    AERIE_ASSIGN(const auto slots, next_token_agreement(sample, scorer, side.tables));
-    report.add(judge_slots(slots, static_cast<int>(sample.slots.size()) - 1));
-    report.add(describe(slots));
+  k = std::min(k, kMaxReplaySteps);
+  Reading mended = declared;
+  if (source != nullptr) {
+    SearchOptions options;
+    options.k = k;
+    options.on_progress = [](const std::string& doing) { spdlog::info("{}", doing); };
+    AERIE_ASSIGN(const SearchResult result, search_hypotheses(scorer, declared, facts, options));
+    report.add(verdict(result, k));
+    report.add(judge_coverage(result));
+    if (!result.rounds.empty()) mended = last_reading(result);
+    if (side.target != nullptr) AERIE_TRY(check_final_state(flags, path, sample, scorer, side.tables, mended, k, report));
+    report.add(describe(result, sample, k));
+    if (engine && !result.rounds.empty()) {
+      AERIE_TRY(replay_served(path, *engine, target_arch, declared, facts, scorer, result.rounds.front().base, k, report));
+    }
   }
-  SearchOptions options;
-  options.k = std::min(k, kMaxReplaySteps);
-  options.on_progress = [](const std::string& doing) { spdlog::info("{}", doing); };
-  AERIE_ASSIGN(const SearchResult result, search_hypotheses(scorer, declared, facts, options));
-  report.add(verdict(result, options.k));
-  report.add(describe(result, sample, options.k));
-  if (engine && !result.rounds.empty()) {
-    AERIE_TRY(replay_served(path, *engine, target_arch, declared, facts, scorer, result.rounds.front().base, options.k, report));
-  }
+  if (!flags.engine_trace.empty()) AERIE_TRY(compare_with_engine(flags.engine_trace, source.get(), scorer, mended, facts, report));
   return {};
 }
 

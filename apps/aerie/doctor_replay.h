@@ -11,13 +11,17 @@
 namespace aerie::cli {
 
 struct ReplayFlags {
-  std::string drafter, target, traces, rows;
+  std::string drafter, target, traces, rows, engine_trace;
+  std::vector<std::string> slots;  // what the trace's states are, where it does not say it
+  std::optional<int> teacher;      // the boundary that the trainer took for the final state
   bool without_mask = false;
   int64_t sample_tokens = 4096;
   int threads = 0;
   DrafterFlags reading;
 
   bool given() const { return !drafter.empty() || !traces.empty(); }
+  /// A drafter by itself says nothing.
+  bool complete() const { return drafter.empty() || !traces.empty() || !engine_trace.empty(); }
   void add_to(CLI::App& app);
 };
 

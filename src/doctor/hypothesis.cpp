@@ -1,6 +1,7 @@
 #include "doctor/hypothesis.h"
 
 #include <algorithm>
+#include <cstdlib>
 #include <functional>
 #include <numeric>
 
@@ -104,7 +105,13 @@ void rope(const Reading& base, const HypothesisFacts& facts, List& list) {
   }
   list.field("rope_scaling", [](Reading& r) { r.spec.rope_scaling = {}; });
   if (base.spec.rope_scaling.kind == RopeScalingKind::kNone) {
-    // Llama 3.1's, the one scaling that a drafter is likely to have lost: it changes short contexts too.
+    // Scalings that a drafter is likely to have lost and that change short contexts too: the linear one, and Llama 3.1's.
+    for (const float factor : {4.0f, 8.0f}) {
+      list.field("rope_scaling", [&](Reading& r) {
+        r.spec.rope_scaling.kind = RopeScalingKind::kLinear;
+        r.spec.rope_scaling.factor = factor;
+      });
+    }
     list.field("rope_scaling", [](Reading& r) {
       r.spec.rope_scaling.kind = RopeScalingKind::kLlama3;
       r.spec.rope_scaling.factor = 8;
@@ -205,6 +212,39 @@ Expected<std::vector<SlotUse>> declared_feature(const DraftSpec& spec, const std
   for (const StateSlot& slot : slots) there.push_back(slot.name());
   return invalid_argument("the drafter reads {}, which the trace does not hold (it has {}): capture it too", fmt::join(missing, " and "),
                           fmt::join(there, ", "));
+}
+
+Expected<DeclaredFeature> nearest_feature(const DraftSpec& spec, const std::vector<StateSlot>& slots, int blocks) {
+  std::vector<int> stored, left;  // boundaries; those that are no tap
+  for (const StateSlot& slot : slots) {
+    if (slot.kind == StateSlot::Kind::kBoundary) stored.push_back(slot.number);
+  }
+  const auto has = [](const std::vector<int>& list, int boundary) { return std::find(list.begin(), list.end(), boundary) != list.end(); };
+  for (const int boundary : stored) {
+    if (!has(spec.taps, boundary)) left.push_back(boundary);
+  }
+  DraftSpec known = spec;
+  DeclaredFeature out;
+  for (size_t i = 0; i < spec.taps.size() && !stored.empty(); ++i) {
+    int& tap = known.taps[i];
+    // The final norm is applied to the highest slot, which need not be N where a person said what the slots are.
+    const bool final_there = tap == kFinalNormed && (blocks == 0 || has(stored, blocks));
+    if (final_there || has(stored, tap)) continue;
+    if (tap == kFinalNormed) return invalid_argument("the drafter reads the normed final state, but boundary {} was not captured: capture it too", blocks);
+    if (left.empty()) return declared_feature(spec, slots).status();
+    const auto nearest = std::min_element(left.begin(), left.end(), [&](int a, int b) { return std::abs(a - tap) < std::abs(b - tap); });
+    out.stand_ins.push_back({i, tap, *nearest});
+    tap = *nearest;
+    left.erase(nearest);
+  }
+  AERIE_ASSIGN(out.feature, declared_feature(known, slots));
+  return out;
+}
+
+std::string stand_in_text(const std::vector<StandIn>& stand_ins) {
+  std::vector<std::string> out;
+  for (const StandIn& s : stand_ins) out.push_back(fmt::format("{} stands for {}", boundary_name(s.used), boundary_name(s.wanted)));
+  return fmt::format("{}", fmt::join(out, ", "));
 }
 
 std::optional<std::vector<int>> taps_of(const std::vector<SlotUse>& feature, const std::vector<StateSlot>& slots, int blocks) {

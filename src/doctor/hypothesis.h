@@ -40,6 +40,20 @@ struct Hypothesis {
   bool usual = false;  // what trainers do unless told otherwise: named where states beside each other cannot be told apart
 };
 
+/// A declared tap that was not captured, and the stored boundary that is fed in its place.
+struct StandIn {
+  size_t tap = 0;  // which of the feature
+  int wanted = 0, used = 0;
+
+  int distance() const { return wanted > used ? wanted - used : used - wanted; }
+};
+
+/// The states that stand for the taps of a spec.
+struct DeclaredFeature {
+  std::vector<SlotUse> feature;  // one for each tap
+  std::vector<StandIn> stand_ins;
+};
+
 /// What the hypotheses are drawn up for.
 struct HypothesisFacts {
   std::vector<StateSlot> slots;
@@ -47,11 +61,19 @@ struct HypothesisFacts {
   int longest = 0;              // tokens of the longest conversation
   bool has_target = false;      // its embedding and head can stand in
   float target_rope_theta = 0;  // 0: not known
+  std::vector<StandIn> stand_ins;  // of the declared feature
 };
 
 /// Which stored states are the taps that the spec declares. Where the slots have boundaries, those are looked up; slots that have none
 /// are taken in their order. kInvalidArgument names the boundaries to capture, or both numbers of states.
 Expected<std::vector<SlotUse>> declared_feature(const DraftSpec& spec, const std::vector<StateSlot>& slots);
+
+/// The same, except that a boundary that was not captured is stood for by the nearest one that was and is no other tap: states of
+/// neighbouring blocks hardly differ, so that a search can begin there. `blocks` is N, or 0.
+Expected<DeclaredFeature> nearest_feature(const DraftSpec& spec, const std::vector<StateSlot>& slots, int blocks);
+
+/// "boundary 28 stands for boundary 27".
+std::string stand_in_text(const std::vector<StandIn>& stand_ins);
 
 /// The taps that a choice of slots amounts to; nothing where a slot's boundary is not known.
 std::optional<std::vector<int>> taps_of(const std::vector<SlotUse>& feature, const std::vector<StateSlot>& slots, int blocks);

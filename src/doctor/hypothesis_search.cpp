@@ -200,6 +200,7 @@ Expected<SearchResult> search_hypotheses(ReadingScorer& scorer, const Reading& d
                                          const SearchOptions& options) {
   if (options.k < 1 || options.k > kMaxReplaySteps) return invalid_argument("{} drafts per cycle were asked for, expected 1 to {}", options.k, kMaxReplaySteps);
   SearchResult out;
+  out.stand_ins = facts.stand_ins;
   const Sample& sample = scorer.sample();
   if (sample.conversations.size() < kLeastConversations || sample.rows < kLeastRows) {
     out.too_little = fmt::format("{} conversations with {} rows at which a draft can be judged are too few to tell a fault from chance: at least {} "
@@ -224,6 +225,11 @@ Expected<SearchResult> search_hypotheses(ReadingScorer& scorer, const Reading& d
   std::sort(widths.begin(), widths.end());
   if (!widths.empty()) out.visible = widths[widths.size() / 2];
   return out;
+}
+
+const Reading& last_reading(const SearchResult& result) {
+  const SearchRound& last = result.rounds.back();
+  return (last.winner ? last.finalists[*last.winner] : last.base).hypothesis.reading;
 }
 
 Expected<Judged> judge_reading(ReadingScorer& scorer, const Hypothesis& hypothesis, const Judged& base, int k) {

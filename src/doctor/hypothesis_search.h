@@ -53,6 +53,7 @@ struct SearchResult {
   std::vector<SearchRound> rounds;  // the last one found nothing more, unless most_faults were found
   std::string too_little;           // why nothing was searched, or ""
   size_t searched = 0, judging = 0; // conversations
+  std::vector<StandIn> stand_ins;   // of the declared feature
   /// A gain below this could not have been told from chance: the half width of the gains' intervals.
   double visible = 0;
 };
@@ -60,6 +61,9 @@ struct SearchResult {
 /// `declared` is how the files and the trace are read as they stand.
 Expected<SearchResult> search_hypotheses(ReadingScorer& scorer, const Reading& declared, const HypothesisFacts& facts,
                                          const SearchOptions& options);
+
+/// The declared reading with every fault mended that was named. There must have been a round.
+const Reading& last_reading(const SearchResult& result);
 
 /// One more reading, such as an engine's, over all conversations; the gain is over `base` and at 95 %.
 Expected<Judged> judge_reading(ReadingScorer& scorer, const Hypothesis& hypothesis, const Judged& base, int k);

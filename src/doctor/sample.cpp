@@ -1,6 +1,7 @@
 #include "doctor/sample.h"
 
 #include <algorithm>
+#include <cmath>
 
 #include "eagle3/replay.h"
 
@@ -41,6 +42,32 @@ std::vector<std::string> Sample::slot_names() const {
   return out;
 }
 
+std::vector<Finding> judge_sizes(const Sample& sample, const DraftSpec& spec, std::span<const int> slots) {
+  constexpr double kUnlike = 30;
+  if (spec.feature_norm != FeatureNorm::kNone || slots.empty()) return {};
+  std::vector<double> sizes;
+  for (const int slot : slots) {
+    double squares = 0, count = 0;
+    for (const Conversation& conversation : sample.conversations) {
+      for (size_t t = 0; t < conversation.trace.length(); ++t) {
+        for (const uint16_t value : conversation.trace.state(t, slot)) {
+          const double x = bf16_to_f32(value);
+          squares += x * x;
+          count += 1;
+        }
+      }
+    }
+    sizes.push_back(count > 0 ? std::sqrt(squares / count) : 0);
+  }
+  const auto [low, high] = std::minmax_element(sizes.begin(), sizes.end());
+  if (*low <= 0 || *high / *low < kUnlike) return {};
+  std::vector<std::string> text;
+  for (size_t i = 0; i < sizes.size(); ++i) text.push_back(fmt::format("{} {:.3g}", sample.slots[static_cast<size_t>(slots[i])].name(), sizes[i]));
+  return {{Severity::kWarning, "states-of-unlike-size",
+           fmt::format("the states that this drafter reads without a norm are of very unlike size (root mean square: {}): the largest drowns the others", fmt::join(text, ", ")),
+           "train with a norm before fc (aerie train --feature-norm per-tap), and serve it with an engine that applies it"}};
+}
+
 Expected<Sample> take_sample(const TraceSource& source, const DraftSpec& spec, const SampleOptions& options) {
   if (source.hidden() != spec.target_hidden) {
     return invalid_argument("the drafter reads states of width {}, the trace holds states of width {}: it is of another target",
@@ -60,6 +87,7 @@ Expected<Sample> take_sample(const TraceSource& source, const DraftSpec& spec, c
   const uint64_t token_bytes = std::max<uint64_t>(1, out.slots.size() * static_cast<uint64_t>(out.hidden) * sizeof(uint16_t));
   const int64_t most = std::min(options.max_tokens, static_cast<int64_t>(options.max_bytes / token_bytes));
   size_t looked_at = 0, damaged = 0, cut_off = 0;
+  size_t longest = 0;
   bool without_mask = false;
   Status first_error;
   const Spread order(std::max<size_t>(1, source.size()));
@@ -78,6 +106,7 @@ Expected<Sample> take_sample(const TraceSource& source, const DraftSpec& spec, c
     }
     const size_t length = static_cast<size_t>(std::min<int64_t>(options.max_length, most - out.tokens));
     const bool too_long = trace.length() > length;
+    longest = std::max(longest, trace.length());
     cut(trace, length);
     const size_t starts = find_starts(trace.mask, 1).size();
     if (starts == 0) continue;
@@ -96,6 +125,17 @@ Expected<Sample> take_sample(const TraceSource& source, const DraftSpec& spec, c
     out.findings.push_back({Severity::kWarning, "trace-without-mask",
                             "the trace does not say which tokens the target wrote, so that prompts count as answers and every figure is too low",
                             "give the rows with their loss_mask"});
+  }
+  const auto all_ones = [](const Conversation& c) { return std::all_of(c.trace.mask.begin(), c.trace.mask.end(), [](uint8_t m) { return m != 0; }); };
+  if (!without_mask && !out.conversations.empty() && std::all_of(out.conversations.begin(), out.conversations.end(), all_ones)) {
+    out.findings.push_back({Severity::kWarning, "mask-is-all-ones",
+                            "the mask says that the target wrote every token, prompts included: a drafter trained with it learned to continue prompts, and every figure is too low",
+                            "write the mask by the chat template: one without generation tags marks nothing, or everything"});
+  }
+  if (spec.max_positions > 0 && longest > static_cast<size_t>(spec.max_positions)) {
+    out.findings.push_back({Severity::kWarning, "beyond-trained-positions",
+                            fmt::format("conversations of up to {} tokens are served, the drafter was made for {} positions: beyond them it has learned nothing", longest, spec.max_positions),
+                            "train on longer conversations, or serve it with a sliding window"});
   }
   if (out.conversations.empty()) {
     if (damaged != 0) return first_error;

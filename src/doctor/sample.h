@@ -1,6 +1,7 @@
 // The conversations that a diagnosis looks at: drawn from all over a trace, and no more than memory and time allow.
 #pragma once
 
+#include <span>
 #include <string>
 #include <vector>
 
@@ -29,6 +30,10 @@ struct Sample {
 
   std::vector<std::string> slot_names() const;
 };
+
+/// Warns where the states that a drafter without a feature norm reads are of very unlike size: the largest drowns the others, and
+/// training runs away.
+std::vector<Finding> judge_sizes(const Sample& sample, const DraftSpec& spec, std::span<const int> slots);
 
 /// Reads conversations in an order that spreads evenly over the source, until one of the bounds is reached. Conversations without two
 /// tokens of an answer are passed over; those that cannot be read are too, with a finding. kInvalidArgument: states of another width

@@ -61,14 +61,19 @@ std::vector<uint16_t> ReadingScorer::features(const Reading& reading, const Trac
   return out;
 }
 
+ReplayOptions replay_options(const Reading& reading, int k) {
+  ReplayOptions out;
+  out.steps = k;
+  out.batch_rows = 256;
+  out.token_shift = reading.token_shift;
+  out.step_stride = reading.step_stride;
+  out.step_offset = reading.step_offset;
+  return out;
+}
+
 Expected<Score> ReadingScorer::score(const Reading& reading, std::span<const size_t> conversations, int k) {
   AERIE_ASSIGN(const Drafter drafter, drafter(reading));
-  ReplayOptions options;
-  options.steps = k;
-  options.batch_rows = 256;
-  options.token_shift = reading.token_shift;
-  options.step_stride = reading.step_stride;
-  options.step_offset = reading.step_offset;
+  const ReplayOptions options = replay_options(reading, k);
   Score out;
   for (const size_t c : conversations) {
     const Conversation& conversation = sample_->conversations[c];

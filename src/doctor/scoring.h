@@ -29,6 +29,9 @@ struct Score {
   void append(const Score& more);
 };
 
+/// How a reading is replayed, with k drafts per cycle.
+ReplayOptions replay_options(const Reading& reading, int k);
+
 /// Replays a sample under readings of one checkpoint. Not thread-safe.
 class ReadingScorer {
  public:

@@ -1,5 +1,6 @@
 #include "doctor/verdict.h"
 
+#include <algorithm>
 #include <cmath>
 
 #include "eagle3/engines/as_served.h"
@@ -20,8 +21,38 @@ std::string code_of(const std::string& axis) {
   return out;
 }
 
-Finding fault(const SearchRound& round, size_t number, int k) {
+/// Farther away than this, the state of another block says little about the one that it stands for.
+constexpr int kNear = 2;
+
+/// The stand-ins that are still in use in a round.
+std::vector<StandIn> in_use(const SearchResult& result, const SearchRound& round) {
+  std::vector<StandIn> out;
+  const std::vector<SlotUse>&now = round.base.hypothesis.reading.feature, &declared = result.rounds.front().base.hypothesis.reading.feature;
+  for (const StandIn& s : result.stand_ins) {
+    if (s.tap < now.size() && s.tap < declared.size() && now[s.tap] == declared[s.tap]) out.push_back(s);
+  }
+  return out;
+}
+
+/// Whether two features differ nowhere but in taps that a neighbour stands for.
+bool differ_in_stand_ins_only(const Reading& a, const Reading& b, const std::vector<StandIn>& stand_ins) {
+  for (size_t i = 0; i < a.feature.size() && i < b.feature.size(); ++i) {
+    const bool stand_in = std::any_of(stand_ins.begin(), stand_ins.end(), [&](const StandIn& s) { return s.tap == i; });
+    if (!stand_in && a.feature[i] != b.feature[i]) return false;
+  }
+  return a.feature.size() == b.feature.size();
+}
+
+Finding fault(const SearchResult& result, size_t number, int k) {
+  const SearchRound& round = result.rounds[number];
   const Judged& winner = round.finalists[*round.winner];
+  const std::vector<StandIn> stand_ins = in_use(result, round);
+  if (winner.hypothesis.axis == "taps" && !stand_ins.empty() && differ_in_stand_ins_only(winner.hypothesis.reading, round.base.hypothesis.reading, stand_ins)) {
+    return {Severity::kNote, "tap-cannot-be-judged",
+            fmt::format("{} does better than {} ({} against {}), but what was declared is not in the trace and may do better still", winner.hypothesis.name,
+                        stand_in_text(stand_ins), winner.length.text(), round.base.length.text()),
+            "capture the declared boundaries too"};
+  }
   const Judged* tie = round.tie ? &round.finalists[*round.tie] : nullptr;
   Finding out{Severity::kError, code_of(winner.hypothesis.axis), "", winner.hypothesis.mend};
   out.text = fmt::format("{}the drafter works with {}, not {}, which costs {:.2f} tokens per verify: acceptance length {} against {} at k = {}, first "
@@ -31,6 +62,14 @@ Finding fault(const SearchRound& round, size_t number, int k) {
                          percent(round.base.first));
   const std::string cost = reported_cost(winner.hypothesis.axis);
   if (!cost.empty()) out.text += fmt::format(" (elsewhere such a difference has cost {})", cost);
+  if (!stand_ins.empty()) {
+    const bool near = std::all_of(stand_ins.begin(), stand_ins.end(), [](const StandIn& s) { return s.distance() <= kNear; });
+    out.text += fmt::format("; {}, which the trace does not hold", stand_in_text(stand_ins));
+    if (!near) {
+      out.severity = Severity::kWarning;
+      out.text += ", and is too far from it to be sure";
+    }
+  }
   if (tie == nullptr) return out;
   if (tie->hypothesis.axis == winner.hypothesis.axis) {
     out.text += fmt::format("; {} ({}) cannot be told from it on this trace{}", tie->hypothesis.name, tie->length.text(),
@@ -63,7 +102,7 @@ std::vector<Finding> verdict(const SearchResult& result, int k) {
     return out;
   }
   for (size_t r = 0; r < result.rounds.size(); ++r) {
-    if (result.rounds[r].winner) out.push_back(fault(result.rounds[r], r, k));
+    if (result.rounds[r].winner) out.push_back(fault(result, r, k));
   }
   const SearchRound& last = result.rounds.back();
   if (last.winner) return out;
@@ -76,20 +115,32 @@ std::vector<Finding> verdict(const SearchResult& result, int k) {
                    "give a longer trace before changing anything"});
   }
   if (out.empty() || out.front().severity == Severity::kNote) {
+    const std::vector<StandIn> stand_ins = in_use(result, last);
+    const std::string how = stand_ins.empty() ? "as declared" : fmt::format("as declared ({}, which the trace does not hold)", stand_in_text(stand_ins));
     const bool poor = last.base.first.high < kPoorFirst;
     out.insert(out.begin(),
                poor ? Finding{Severity::kWarning, "poor-in-every-reading",
-                              fmt::format("no reading of these files makes the drafter work on these states: as declared its first draft is right {} of "
+                              fmt::format("no reading of these files makes the drafter work on these states: {} its first draft is right {} of "
                                           "the time, acceptance length {} at k = {}",
-                                          percent(last.base.first), last.base.length.text(), k),
+                                          how, percent(last.base.first), last.base.length.text(), k),
                               "look at the weights, the training, and whether these states are of the target that it was trained for"}
                     : Finding{Severity::kNote, "no-fault-found",
-                              fmt::format("no fault found in how the drafter is read: as declared its acceptance length is {} at k = {}, and none of {} "
+                              fmt::format("no fault found in how the drafter is read: {} its acceptance length is {} at k = {}, and none of {} "
                                           "other readings does better; one that costs less than {:.3f} tokens per verify could not be seen in this trace",
-                                          last.base.length.text(), k, last.tried, std::max({result.visible, kLeastGain, kLeastShare * (last.base.length.value - 1)})),
+                                          how, last.base.length.text(), k, last.tried, std::max({result.visible, kLeastGain, kLeastShare * (last.base.length.value - 1)})),
                               ""});
   }
   return out;
+}
+
+std::vector<Finding> judge_coverage(const SearchResult& result) {
+  constexpr double kLittle = 0.9;
+  if (result.rounds.empty()) return {};
+  const double coverage = result.rounds.back().base.score.summary.coverage();
+  if (coverage >= kLittle) return {};
+  return {{Severity::kWarning, "draft-vocab-covers-little",
+           fmt::format("{:.1f} % of the tokens that the target wrote are outside the draft vocabulary and can never be drafted", 100 * (1 - coverage)),
+           "choose the draft vocabulary from the target's own answers on this kind of prompt, or a larger one"}};
 }
 
 namespace {

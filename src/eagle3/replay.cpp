@@ -13,12 +13,14 @@ class Replayer {
   Replayer(const Drafter& drafter, CpuOps& ops, const ReplayTrace& trace, const ReplayOptions& options)
       : drafter_(drafter), ops_(ops), trace_(trace), options_(options), batch_rows_(options.batch_rows), width_(static_cast<size_t>(drafter.spec().hidden)) {}
 
-  void run(std::vector<ReplayStart>& starts) {
+  /// `drafts`: empty, or [starts, steps].
+  void run(std::vector<ReplayStart>& starts, std::span<int32_t> drafts) {
+    drafts_ = drafts;
     DraftKv prefix = drafter_.new_kv();
     const std::vector<float> feedback = run_step0(starts, prefix);
     for (size_t begin = 0; begin < starts.size(); begin += static_cast<size_t>(batch_rows_)) {
       const size_t end = std::min(starts.size(), begin + static_cast<size_t>(batch_rows_));
-      run_later_steps({starts.data() + begin, end - begin}, feedback.data() + begin * width_, prefix);
+      run_later_steps({starts.data() + begin, end - begin}, begin, feedback.data() + begin * width_, prefix);
     }
   }
 
@@ -43,12 +45,13 @@ class Replayer {
         std::copy_n(states_.feedback.data() + at, width_, feedback.data() + next * width_);
       }
       predict(head_inputs_.data(), next - first);
-      for (size_t j = first; j < next; ++j) compare(starts[j], 0, predictions_[j - first]);
+      for (size_t j = first; j < next; ++j) compare(starts[j], j, 0, predictions_[j - first]);
     }
     return feedback;
   }
 
-  void run_later_steps(std::span<ReplayStart> starts, const float* feedback, const DraftKv& prefix) {
+  /// `number`: of the first of these starts among all.
+  void run_later_steps(std::span<ReplayStart> starts, size_t number, const float* feedback, const DraftKv& prefix) {
     std::vector<DraftKv> caches;
     caches.reserve(starts.size());
     for (const ReplayStart& start : starts) caches.push_back(prefix.fork(start.row + 1));
@@ -69,7 +72,7 @@ class Replayer {
       drafter_.step(ops_, rows_, input.data(), states_);
       predict(states_.head_input.data(), rows_.size());
       for (size_t a = 0; a < active_.size(); ++a) {
-        compare(starts[active_[a]], step, predictions_[a]);
+        compare(starts[active_[a]], number + active_[a], step, predictions_[a]);
         std::copy_n(states_.feedback.data() + a * width_, width_, h.data() + active_[a] * width_);
       }
     }
@@ -82,7 +85,8 @@ class Replayer {
     if (n != 0) drafter_.argmax(ops_, head_inputs, static_cast<int>(n), predictions_.data());
   }
 
-  void compare(ReplayStart& start, int step, int32_t prediction) {
+  void compare(ReplayStart& start, size_t number, int step, int32_t prediction) {
+    if (!drafts_.empty()) drafts_[number * static_cast<size_t>(options_.steps) + static_cast<size_t>(step)] = prediction;
     if (prediction == trace_.tokens[static_cast<size_t>(start.row + 2 + step)]) start.matches |= uint32_t{1} << step;
   }
 
@@ -97,6 +101,7 @@ class Replayer {
   DraftStates states_;
   std::vector<float> head_inputs_;
   std::vector<int32_t> predictions_;
+  std::span<int32_t> drafts_;
 };
 
 Status check(const DraftSpec& spec, const ReplayTrace& trace, const ReplayOptions& options) {
@@ -197,7 +202,8 @@ Expected<TraceReplay> replay_trace(const Drafter& drafter, CpuOps& ops, const Re
   AERIE_TRY(check(drafter.spec(), trace, options));
   TraceReplay out;
   out.starts = find_starts(trace.mask, options.steps);
-  if (options.steps > 0 && !out.starts.empty()) Replayer(drafter, ops, trace, options).run(out.starts);
+  if (options.keep_drafts) out.drafts.assign(out.starts.size() * static_cast<size_t>(options.steps), -1);
+  if (options.steps > 0 && !out.starts.empty()) Replayer(drafter, ops, trace, options).run(out.starts, out.drafts);
   for (ReplayStart& start : out.starts) start.accepted = accepted_at(start);
   for (const Answer& answer : find_answers(trace.mask)) {
     AnswerWalk walk = walk_answer(answer, out.starts);

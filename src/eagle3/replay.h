@@ -40,6 +40,7 @@ Expected<std::vector<uint16_t>> select_features(const DraftSpec& spec, const Tra
 struct ReplayOptions {
   int steps = 3;        // K: drafts per cycle, 0..kMaxReplaySteps
   int batch_rows = 64;  // rows that are computed together; has no influence on any result
+  bool keep_drafts = false;
   // Ways to feed a drafter otherwise than it is served, for finding out how it was trained.
   int token_shift = 0;     // row i reads token i + 1 + token_shift: -1 or 0; what it is compared with does not change
   int step_stride = 1;     // step s stands at position row + s * step_stride ...
@@ -69,6 +70,7 @@ struct AnswerWalk {
 struct TraceReplay {
   std::vector<ReplayStart> starts;  // in order of row
   std::vector<AnswerWalk> walks;    // one per answer of at least two tokens
+  std::vector<int32_t> drafts;      // [starts, steps] where they are to be kept: target ids, -1 beyond `available`
   int64_t answer_tokens = 0;        // tokens with mask 1
   int64_t covered_tokens = 0;       // of these, the ones inside the draft vocabulary; the others can never be drafted
 };

@@ -252,8 +252,23 @@ class Contract(unittest.TestCase):
         self.assertEqual(reply["final_state"][0][0]["state"], "boundary 30 through the final norm")
         self.assertGreater(reply["final_state"][0][0]["agreement"], 0.9)
         self.one_sentence(self.refused(2, *doctor, says=["-m"]))  # the shipped drafter shares the target's embedding
-        self.one_sentence(self.refused(2, *doctor, "-m", "smollm2", "--taps", "2,16,27", says=["boundary 16", "boundary 15"]))
+        # A tap that was not captured stops nothing: its neighbour stands for it.
+        reply = json.loads(self.done(*doctor, "-m", "smollm2", "--taps", "2,16,27", "--json").stdout)
+        self.assertEqual([f["code"] for f in reply["findings"]], ["tap-not-stored", "too-little"])
+        self.assertIn("boundary 15 stands for boundary 16", reply["findings"][0]["text"])
+        self.one_sentence(self.refused(2, *doctor, "-m", "smollm2", "--slots", "1,2", says=["--slots", "5"]))
+        reply = json.loads(self.done(*doctor, "-m", "smollm2", "--teacher", "20", "--json").stdout)
+        self.assertIn("teacher-not-stored", [f["code"] for f in reply["findings"]])
         self.refused(2, "doctor", "-d", "smollm2", says=["--traces"])
+
+        # What the engine did is what the replay does.
+        served = self.folder / "served"
+        self.done("run", "-m", "smollm2", "-d", "smollm2", "-k", "3", "-n", "12", "-p", "Why is the sky blue?", "--trace", served)
+        reply = json.loads(self.done(*doctor, "-m", "smollm2", "--engine-trace", served, "--json").stdout)
+        self.assertIn("engine-as-replayed", [f["code"] for f in reply["findings"]])
+        self.assertEqual(reply["engine_trace"][0]["requests_with_states"], 1)
+        self.assertEqual([stage["agreed"] for stage in reply["engine_trace"][0]["stages"]], [stage["compared"] for stage in reply["engine_trace"][0]["stages"]])
+        self.one_sentence(self.refused(2, "run", "-m", "smollm2", "-n", "2", "-p", "x", "--trace", served, says=["drafter"]))
 
     def forward(self, drafter, tensors, *arguments):
         output = self.folder / "out.safetensors"

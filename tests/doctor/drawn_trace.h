@@ -92,6 +92,29 @@ inline DraftCheckpoint drawn_checkpoint(const DraftSpec& spec, unsigned seed) {
   return out;
 }
 
+/// A target's embedding and head; they are no drafter's.
+inline TargetTables drawn_target(const DraftSpec& spec, unsigned seed) {
+  TargetTables out;
+  out.hidden = spec.target_hidden;
+  out.vocab = spec.vocab;
+  out.blocks = 1 << 14;
+  auto rows = std::make_shared<std::vector<float>>();
+  std::mt19937 random(seed);
+  std::normal_distribution<float> normal;
+  for (int i = 0; i < spec.vocab * spec.target_hidden; ++i) rows->push_back(normal(random));
+  const auto width = static_cast<size_t>(spec.target_hidden);
+  out.embed = [rows, width](int32_t token, float* to) { std::copy_n(rows->data() + static_cast<size_t>(token) * width, width, to); };
+  out.head = [rows, width](const float* x, int n, float* logits) {
+    const size_t vocab = rows->size() / width;
+    for (size_t i = 0; i < static_cast<size_t>(n) * vocab; ++i) {
+      const float* row = rows->data() + i % vocab * width;
+      logits[i] = 0;
+      for (size_t c = 0; c < width; ++c) logits[i] += x[i / vocab * width + c] * row[c];
+    }
+  };
+  return out;
+}
+
 inline TargetTables drawn_tables(const DraftSpec& spec) {
   TargetTables out;
   out.hidden = spec.target_hidden;
@@ -169,17 +192,44 @@ inline Conversation drawn_conversation(ReadingScorer& scorer, const Drafter& dra
 }
 
 /// A trace written by `checkpoint` under `truth`, whose weights are those that the scorer would open it with.
-inline std::unique_ptr<DrawnTrace> draw_trace(const DraftCheckpoint& checkpoint, const Reading& truth, const DrawnOptions& options, ThreadPool& pool) {
+inline std::unique_ptr<DrawnTrace> draw_trace(const DraftCheckpoint& checkpoint, const Reading& truth, const DrawnOptions& options, ThreadPool& pool,
+                                              const TargetTables& tables = {}) {
   Sample none;
   none.slots = drawn_slots();
   none.hidden = truth.spec.target_hidden;
-  auto scorer = ReadingScorer::create(checkpoint, truth, drawn_tables(truth.spec), {}, none, kernels::best_kernels(), pool);
+  auto scorer = ReadingScorer::create(checkpoint, truth, tables.vocab == 0 ? drawn_tables(truth.spec) : tables, {}, none, kernels::best_kernels(), pool);
   EXPECT_TRUE(scorer.ok()) << scorer.status().message();
   const Drafter drafter = scorer->drafter(truth).value();
   std::mt19937 random(options.seed);
   std::vector<Conversation> conversations;
   for (int c = 0; c < options.conversations; ++c) conversations.push_back(drawn_conversation(*scorer, drafter, truth, options, random));
   return std::make_unique<DrawnTrace>(drawn_slots(), truth.spec.target_hidden, std::move(conversations));
+}
+
+/// The same trace as if these boundaries had not been captured.
+inline std::unique_ptr<DrawnTrace> without_boundaries(const DrawnTrace& source, const std::vector<int>& missing) {
+  std::vector<size_t> kept;
+  std::vector<StateSlot> slots;
+  for (size_t s = 0; s < source.slots().size(); ++s) {
+    if (std::find(missing.begin(), missing.end(), source.slots()[s].number) != missing.end()) continue;
+    kept.push_back(s);
+    slots.push_back(source.slots()[s]);
+  }
+  std::vector<Conversation> conversations;
+  for (size_t i = 0; i < source.size(); ++i) {
+    Conversation c = source.read(i).value();
+    std::vector<uint16_t> states;
+    for (size_t t = 0; t < c.trace.length(); ++t) {
+      for (const size_t s : kept) {
+        const auto state = c.trace.state(t, static_cast<int>(s));
+        states.insert(states.end(), state.begin(), state.end());
+      }
+    }
+    c.trace.states = std::move(states);
+    c.trace.slots = static_cast<int>(kept.size());
+    conversations.push_back(std::move(c));
+  }
+  return std::make_unique<DrawnTrace>(std::move(slots), source.hidden(), std::move(conversations));
 }
 
 }  // namespace aerie

@@ -5,65 +5,10 @@
 
 #include <gtest/gtest.h>
 
-#include "doctor/verdict.h"
-#include "drawn_trace.h"
+#include "diagnosis.h"
 
 namespace aerie {
 namespace {
-
-struct Case {
-  SearchResult result;
-  std::vector<Finding> findings;
-  std::string text() const {
-    std::string out;
-    for (const Finding& f : findings) out += f.code + ": " + f.text + " -> " + f.fix + "\n";
-    for (const SearchRound& round : result.rounds) {
-      out += "  base " + round.base.length.text() + "\n";
-      for (const Judged& j : round.finalists) out += "  " + j.hypothesis.name + " " + j.length.text() + " gain " + j.gain.text() + "\n";
-    }
-    return out;
-  }
-};
-
-/// The trace is written by `truth`; the doctor is given `declared`, which may be wrong.
-Case diagnose(const DraftCheckpoint& checkpoint, const Reading& truth, const std::function<void(Reading&)>& fault, const DrawnOptions& options) {
-  ThreadPool pool(2);
-  const auto source = draw_trace(checkpoint, truth, options, pool);
-  Reading declared = truth;
-  fault(declared);
-  DraftCheckpoint given = checkpoint;
-  given.spec = declared.spec;
-  const auto sample = take_sample(*source, declared.spec, {});
-  EXPECT_TRUE(sample.ok()) << sample.status().message();
-  auto scorer = ReadingScorer::create(given, declared, drawn_tables(declared.spec), {}, *sample, kernels::best_kernels(), pool);
-  EXPECT_TRUE(scorer.ok()) << scorer.status().message();
-  HypothesisFacts facts;
-  facts.slots = sample->slots;
-  facts.blocks = kDrawnBlocks;
-  facts.longest = options.prompt + options.answer;
-  SearchOptions search;
-  search.k = options.k;
-  search.taps.pieces = 24;
-  search.taps.rows_per_piece = 16;
-  search.taps.context = options.prompt + options.answer;  // attention of random weights takes in everything
-  auto result = search_hypotheses(*scorer, declared, facts, search);
-  EXPECT_TRUE(result.ok()) << result.status().message();
-  Case out{*std::move(result), {}};
-  out.findings = verdict(out.result, options.k);
-  return out;
-}
-
-Reading true_reading(const DraftSpec& spec) {
-  Reading out;
-  out.spec = spec;
-  out.feature = declared_feature(spec, drawn_slots()).value();
-  return out;
-}
-
-void set_taps(Reading& reading, const std::vector<int>& taps) {
-  reading.spec.taps = taps;
-  reading.feature = declared_feature(reading.spec, drawn_slots()).value();
-}
 
 struct Fault {
   std::string name, code, mended;  // what the mended reading must be called
