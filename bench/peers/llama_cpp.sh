@@ -4,6 +4,7 @@
 # cache), and makes the Q4_0 and Q8_0 files of the same model with its llama-quantize. Wants a quiet machine.
 #   AERIE_PEERS          where llama.cpp is built (default: `peers` in the model cache)
 #   AERIE_PEER_ROUNDS    alternations (default 5)
+#   AERIE_PEER_TWIN      a drafter with raw feedback, to compare speculation too (speculation.py says how it is trained)
 #   AERIE_PEER_PREFIX    put before every measured command, e.g. "chrt -f 50" where others share the machine
 . "$(dirname "$0")/../../scripts/lib.sh"
 cd "$repo"
@@ -46,5 +47,11 @@ for type in Q4_0 Q8_0; do
   models+=("$file")
 done
 
-exec python3 bench/peers/compare.py --bin "$bin" --aerie build/release/aerie --rounds "${AERIE_PEER_ROUNDS:-5}" \
+python3 bench/peers/compare.py --bin "$bin" --aerie build/release/aerie --rounds "${AERIE_PEER_ROUNDS:-5}" \
   --prefix "${AERIE_PEER_PREFIX:-}" "${models[@]}"
+[ -n "${AERIE_PEER_TWIN:-}" ] || exit 0
+for precision in "" --float32; do
+  # shellcheck disable=SC2086  # no precision is no argument
+  python3 bench/peers/speculation.py --bin "$bin" --aerie build/release/aerie --model "$model" --drafter "$AERIE_PEER_TWIN" \
+    --prefix "${AERIE_PEER_PREFIX:-}" $precision
+done

@@ -6,8 +6,8 @@ llama.cpp's graph feeds the state before the last norm back, so the drafter must
 
 Accepted drafts are compared cycle by cycle from the same place: aerie answers first, and llama.cpp gets the prompt with the answer's
 first token behind it, because it drafts before the prompt's last token while aerie drafts after the first token of the answer. Counts
-are equal where both write the same text. With --float32 both compute in float32 (the target is rewritten by llama-quantize), and what
-then still differs is that aerie rounds taps to bf16, as capture and training do.
+are equal where both write the same text. With --float32 both compute in float32 (the target is rewritten by llama-quantize); texts then
+part only at near ties of two logits, and where an answer ends: llama.cpp forbids end tokens, aerie goes on behind them.
 """
 
 import argparse
