@@ -4,6 +4,7 @@
 
 #include "command.h"
 #include "eagle3/convert.h"
+#include "eagle3/target_fit.h"
 
 namespace aerie::cli {
 namespace {
@@ -30,8 +31,13 @@ Status run_convert(const ConvertFlags& flags) {
   if (target) AERIE_TRY(add_target_facts(*target, known));
   options.target = {known.target_architecture, known.target_blocks};
   AERIE_ASSIGN(const std::string in, resolve_drafter(flags.in));
-  AERIE_ASSIGN(const DraftCheckpoint checkpoint, open_drafter(in, known));
+  AERIE_ASSIGN(DraftCheckpoint checkpoint, open_drafter(in, known));
   warn_of(checkpoint.findings);
+  if (target && format == DraftFormat::kSglang) {
+    AERIE_ASSIGN(const TargetFacts facts, target_facts(*target));
+    AERIE_ASSIGN(const bool dropped, drop_targets_embedding(checkpoint, facts));
+    if (dropped) spdlog::warn("the drafter's embedding is the target's and is left out: SGLang takes the target's in any case");
+  }
   AERIE_TRY(convert_drafter(checkpoint, flags.out, format, options));
   std::printf("%s: %s, read again and equal to %s\n", flags.out.c_str(), draft_format_name(format), in.c_str());
   return {};

@@ -1,11 +1,12 @@
 // aerie inspect: what a drafter or a target is, and where each of its properties was read.
 #include <cstdio>
-#include <filesystem>
 #include <optional>
+#include <set>
 
 #include "command.h"
 #include "eagle3/checkpoint.h"
 #include "eagle3/compare.h"
+#include "eagle3/dialects/recognise.h"
 #include "eagle3/dialects/vocab_map.h"
 #include "eagle3/finding_text.h"
 #include "eagle3/spec_fields.h"
@@ -80,7 +81,9 @@ Expected<DrafterReport> examine(const InspectFlags& flags, const std::string& pa
     add(coverage_findings(spec, *out.coverage));
   }
   out.findings = ranked(std::move(out.findings));
+  std::set<const uint8_t*> counted;  // a tied head is the embedding
   for (const auto& [name, tensor] : out.checkpoint.tensors) {
+    if (!counted.insert(tensor.data.data()).second) continue;
     out.parameters += tensor.element_count();
     out.bytes += tensor.data.size();
   }
@@ -107,9 +110,10 @@ nlohmann::json to_json(const DrafterReport& report, const std::string& path) {
 void print_report(const DrafterReport& report, const InspectFlags& flags, const std::string& path) {
   const DraftSpec& spec = report.checkpoint.spec;
   const auto dialect = spec.provenance.find("dialect");
-  std::printf("EAGLE-3 drafter, %s dialect%s: %s\n%.2f M parameters, %.1f MB\n", spec.dialect.c_str(),
+  std::printf("EAGLE-3 drafter, %s dialect%s: %s\n%s parameters, %.1f MB\n", spec.dialect.c_str(),
               dialect == spec.provenance.end() ? "" : fmt::format(" ({})", dialect->second.why).c_str(), path.c_str(),
-              static_cast<double>(report.parameters) / 1e6, static_cast<double>(report.bytes) / 1e6);
+              (report.parameters < 1'000'000 ? std::to_string(report.parameters) : fmt::format("{:.2f} M", static_cast<double>(report.parameters) / 1e6)).c_str(),
+              static_cast<double>(report.bytes) / 1e6);
   if (report.fits.value_or(false)) std::printf("fits the target %s\n", flags.target.c_str());
   for (const Finding& finding : report.findings) std::printf("%s\n", finding_text(finding).c_str());
   for (const SpecField& field : spec_fields(spec)) {
@@ -123,7 +127,7 @@ void print_report(const DrafterReport& report, const InspectFlags& flags, const 
                 flags.token_frequencies.c_str(), 100.0 * report.coverage->best);
   }
   for (const auto& [name, tensor] : report.checkpoint.tensors) {
-    std::printf("  %-28s %-4s %s\n", name.c_str(), dtype_name(tensor.type), tensor.shape_string().c_str());
+    std::printf("  %-34s %-4s %s\n", name.c_str(), dtype_name(tensor.type), tensor.shape_string().c_str());
   }
 }
 
@@ -131,14 +135,6 @@ Status inspect_drafter(const InspectFlags& flags, const std::string& path) {
   AERIE_ASSIGN(const DrafterReport report, examine(flags, path));
   flags.json ? print_json(to_json(report, path)) : print_report(report, flags, path);
   return {};
-}
-
-/// Whether a GGUF file is a drafter rather than a target; a file that is neither is left to the target's reader to refuse.
-bool is_gguf_drafter(const std::string& path) {
-  const auto file = GgufFile::open(path);
-  if (!file.ok()) return false;
-  const auto architecture = file->get_string("general.architecture");
-  return architecture.ok() && *architecture == "eagle3";
 }
 
 Status inspect_target(const InspectFlags& flags, const std::string& path) {
@@ -171,7 +167,7 @@ Status run_inspect(const InspectFlags& flags) {
     AERIE_ASSIGN(const OpenOptions known, flags.drafter.options());
     return print_served(flags.served, path, flags.target, known, flags.json);
   }
-  if (std::filesystem::is_directory(path) || is_gguf_drafter(path)) return inspect_drafter(flags, path);
+  if (is_drafter_path(path)) return inspect_drafter(flags, path);
   for (const auto& [flag, value] : {std::pair("--token-frequencies", &flags.token_frequencies), {"--source", &flags.source}}) {
     if (!value->empty()) return invalid_argument("{}: {} is for a drafter, this is none", path, flag);
   }

@@ -42,7 +42,7 @@ struct DraftTensor {
 /// The tensors that `spec` calls for, in the order in which they are written. The spec must be valid.
 std::vector<DraftTensor> draft_tensors(const DraftSpec& spec);
 
-/// Reads a drafter of any known dialect: the only place where a dialect is recognised. `path` is a folder or a GGUF file of
+/// Reads a drafter of any known dialect (dialects/recognise.h tells which). `path` is a folder or a GGUF file of
 /// llama.cpp's `eagle3` architecture. A family that is known but no EAGLE-3 drafter is named in the error. What cannot be decided
 /// from the files is a finding of the severity error, and the spec then holds the likeliest value (or kUnknownTap).
 Expected<DraftCheckpoint> read_drafter(const std::string& path, const OpenOptions& options = {});

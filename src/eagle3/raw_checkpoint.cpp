@@ -74,25 +74,15 @@ Status RawCheckpoint::open_folder() {
   AERIE_ASSIGN(config_, read_config(path_));
   auto weights = find_weights(path_);
   if (!weights.ok()) return weights.status().with_context(path_);
-  weights_file_ = *weights;
-  AERIE_ASSIGN(TensorFile file, open_tensor_file((fs::path(path_) / weights_file_).string()));
+  AERIE_ASSIGN(TensorFile file, open_tensor_file((fs::path(path_) / *weights).string()));
   auto kept = std::make_shared<const TensorFile>(std::move(file));
   set_tensors(kept->tensors(), kept);
-  std::error_code error;
-  for (const auto& entry : fs::directory_iterator(path_, error)) {
-    if (!entry.is_regular_file(error)) continue;
-    const auto bytes = entry.file_size(error);
-    if (!error) files_.push_back({entry.path().filename().string(), bytes});
-  }
-  std::sort(files_.begin(), files_.end(), [](const File& a, const File& b) { return a.name < b.name; });
   return {};
 }
 
 Status RawCheckpoint::open_gguf() {
   AERIE_ASSIGN(GgufFile file, GgufFile::open(path_));
   gguf_ = std::make_shared<const GgufFile>(std::move(file));
-  weights_file_ = fs::path(path_).filename().string();
-  files_.push_back({weights_file_, gguf_->file_bytes()});
   set_tensors(gguf_->tensors(), gguf_);
   return {};
 }

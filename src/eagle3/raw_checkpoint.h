@@ -18,19 +18,11 @@ namespace aerie {
 /// pytorch_model.bin where there is none of these. Two candidates are an error: a reader does not guess which is the drafter.
 class RawCheckpoint {
  public:
-  struct File {
-    std::string name;  // within the folder; of a GGUF file its own name
-    uint64_t bytes = 0;
-  };
-
   static Expected<RawCheckpoint> open(const std::string& path);
   /// The folder's config.json alone, its weights unread: for telling families apart before opening gigabytes.
   static Expected<nlohmann::json> read_config(const std::string& folder);
 
   const std::string& path() const { return path_; }
-  const std::vector<File>& files() const { return files_; }
-  /// The name of the file that the weights come from (the index, where there are shards).
-  const std::string& weights_file() const { return weights_file_; }
 
   /// config.json, an object; empty for a GGUF file.
   const nlohmann::json& config() const { return config_; }
@@ -50,8 +42,7 @@ class RawCheckpoint {
   Status open_gguf();
   void set_tensors(const std::vector<TensorView>& tensors, std::shared_ptr<const void> owner);
 
-  std::string path_, weights_file_;
-  std::vector<File> files_;
+  std::string path_;
   nlohmann::json config_ = nlohmann::json::object();
   std::shared_ptr<const GgufFile> gguf_;
   std::shared_ptr<const void> owner_;

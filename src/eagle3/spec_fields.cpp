@@ -2,6 +2,7 @@
 
 #include <algorithm>
 
+#include "eagle3/layer_ids.h"
 #include "formats/json_text.h"
 
 namespace aerie {
@@ -42,7 +43,11 @@ std::string describe(const RopeScaling& r) {
 
 std::string SpecField::text() const {
   if (value.is_string()) return value.get<std::string>();
-  if (value.is_array()) return fmt::format("{}", fmt::join(value.get<std::vector<int>>(), ","));
+  if (value.is_array()) {
+    std::vector<std::string> taps;
+    for (const nlohmann::json& tap : value) taps.push_back(tap.is_null() ? "?" : tap == kFinalNormed ? "final" : tap.dump());
+    return fmt::format("{}", fmt::join(taps, ","));
+  }
   if (value.is_number_float()) return fmt::format("{}", value.get<double>());
   return value.dump();
 }
@@ -50,7 +55,9 @@ std::string SpecField::text() const {
 std::vector<SpecField> spec_fields(const DraftSpec& s) {
   std::vector<SpecField> out;
   const auto add = [&out](const char* field, nlohmann::json value) { out.push_back({field, std::move(value)}); };
-  add("taps", s.taps);
+  nlohmann::json taps = nlohmann::json::array();
+  for (const int tap : s.taps) taps.push_back(tap == kUnknownTap ? nlohmann::json() : nlohmann::json(tap));
+  add("taps", std::move(taps));
   add("target_hidden", s.target_hidden);
   add("hidden", s.hidden);
   add("layers", s.layers);
@@ -94,8 +101,8 @@ std::vector<SpecField> spec_fields(const DraftSpec& s) {
   return out;
 }
 
-std::vector<std::string> differing_fields(const DraftSpec& a, const DraftSpec& b) {
-  std::vector<std::string> out;
+std::vector<FieldDifference> compare_fields(const DraftSpec& a, const DraftSpec& b) {
+  std::vector<FieldDifference> out;
   const std::vector<SpecField> ours = spec_fields(a), theirs = spec_fields(b);
   const auto find = [](const std::vector<SpecField>& fields, const std::string& field) -> const SpecField* {
     const auto it = std::find_if(fields.begin(), fields.end(), [&](const SpecField& f) { return f.name == field; });
@@ -103,13 +110,18 @@ std::vector<std::string> differing_fields(const DraftSpec& a, const DraftSpec& b
   };
   for (const SpecField& field : ours) {
     const SpecField* other = find(theirs, field.name);
-    if (other == nullptr || other->value != field.value) {
-      out.push_back(fmt::format("{}: {} against {}", field.name, field.text(), other == nullptr ? "none" : other->text()));
-    }
+    if (other == nullptr || other->value != field.value) out.push_back({field.name, field.text(), other == nullptr ? "" : other->text()});
   }
   for (const SpecField& field : theirs) {
-    if (find(ours, field.name) == nullptr) out.push_back(fmt::format("{}: none against {}", field.name, field.text()));
+    if (find(ours, field.name) == nullptr) out.push_back({field.name, "", field.text()});
   }
+  return out;
+}
+
+std::vector<std::string> differing_fields(const DraftSpec& a, const DraftSpec& b) {
+  std::vector<std::string> out;
+  const auto shown = [](const std::string& text) { return text.empty() ? std::string("none") : text; };
+  for (const FieldDifference& d : compare_fields(a, b)) out.push_back(fmt::format("{}: {} against {}", d.field, shown(d.a), shown(d.b)));
   if (a.draft_vocab == b.draft_vocab) {
     int different = 0;
     for (int d = 0; d < a.draft_vocab; ++d) different += a.to_target(d) != b.to_target(d) ? 1 : 0;

@@ -10,6 +10,7 @@ namespace aerie {
 namespace {
 
 constexpr uint64_t kSampledRows = 512;
+constexpr double kSameRow = 0.98;  // cosine of a row and what 4 bits leave of it: 0.99
 
 /// Row `row` of a table [rows, cols].
 Status read_row(const TensorView& table, uint64_t row, std::vector<float>& out) {
@@ -69,19 +70,25 @@ bool looks_random(const TableShape& shape, uint64_t width) {
          shape.direction < 2.0 / static_cast<double>(shape.rows);
 }
 
-/// Mean cosine of evenly spaced rows of two tables of one shape.
-Expected<double> mean_cosine(const TensorView& a, const TensorView& b) {
+/// Of evenly spaced rows of two tables of one shape.
+struct Cosines {
+  double mean = 0, least = 1;
+};
+
+Expected<Cosines> cosines_of(const TensorView& a, const TensorView& b) {
   const uint64_t rows = std::min(kSampledRows, a.rows());
   std::vector<float> x, y;
-  double sum = 0;
+  Cosines out;
   for (uint64_t i = 0; i < rows; ++i) {
     const uint64_t row = i * a.rows() / rows;
     AERIE_TRY(read_row(a, row, x));
     AERIE_TRY(read_row(b, row, y));
     const double lengths = std::sqrt(dot(x, x) * dot(y, y));
-    sum += lengths > 0.0 ? dot(x, y) / lengths : 0.0;
+    const double cosine = lengths > 0.0 ? dot(x, y) / lengths : x == y ? 1.0 : 0.0;
+    out.mean += cosine / static_cast<double>(rows);
+    out.least = std::min(out.least, cosine);
   }
-  return sum / static_cast<double>(rows);
+  return out;
 }
 
 /// The shape of the drafter's own table, where that can be told: with fewer rows or values chance decides.
@@ -133,17 +140,27 @@ Expected<std::vector<Finding>> target_findings(const DraftCheckpoint& checkpoint
   compare_theta(spec, target, out);
   const auto own = checkpoint.tensors.find("embed_tokens");
   if (own == checkpoint.tensors.end() || target.embedding == nullptr || target.embedding->shape != own->second.shape) return out;
-  AERIE_ASSIGN(const double cosine, mean_cosine(own->second, *target.embedding));
-  if (cosine >= 0.5) return out;
+  AERIE_ASSIGN(const Cosines cosines, cosines_of(own->second, *target.embedding));
+  if (cosines.mean >= 0.5) return out;
   AERIE_ASSIGN(const auto shape, own_table(checkpoint));
   const bool random = shape && looks_random(*shape, own->second.cols());
   out.push_back({random ? Severity::kError : Severity::kWarning, "embedding-not-the-targets",
                  fmt::format("the drafter's embedding is not the target's (mean cosine of their rows {:.2f}){}: engines that put the target's "
                              "in its place, as SGLang does, serve another forward than those that keep it",
-                             cosine, random ? " and was never trained" : ""),
+                             cosines.mean, random ? " and was never trained" : ""),
                  random ? "remove embed_tokens.weight, so that the target's is used"
                         : "serve it where the drafter's own embedding is kept, or find out why the export holds another table"});
   return out;
+}
+
+Expected<bool> drop_targets_embedding(DraftCheckpoint& checkpoint, const TargetFacts& target) {
+  const auto own = checkpoint.tensors.find("embed_tokens");
+  if (own == checkpoint.tensors.end() || target.embedding == nullptr || target.embedding->shape != own->second.shape) return false;
+  AERIE_ASSIGN(const Cosines cosines, cosines_of(own->second, *target.embedding));
+  if (cosines.least < kSameRow) return false;
+  checkpoint.tensors.erase(own);
+  checkpoint.spec.own_embedding = false;
+  return true;
 }
 
 Expected<std::vector<Finding>> embedding_findings(const DraftCheckpoint& checkpoint) {

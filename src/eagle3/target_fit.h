@@ -27,6 +27,10 @@ Expected<TargetFacts> target_facts(const GgufFile& file);
 /// where it looks random besides (see below) an error.
 Expected<std::vector<Finding>> target_findings(const DraftCheckpoint& checkpoint, const TargetFacts& target);
 
+/// Takes the drafter's own embedding away where it is the target's but for the rounding of either file, so that the target's is used; false
+/// where it is not, or that is not known.
+Expected<bool> drop_targets_embedding(DraftCheckpoint& checkpoint, const TargetFacts& target);
+
 /// "embedding-random": a warning, the drafter's own table looks as one that was initialised and neither trained nor copied. Nothing if
 /// it does not, if there is none, or if it is too small to tell.
 Expected<std::vector<Finding>> embedding_findings(const DraftCheckpoint& checkpoint);

@@ -28,7 +28,6 @@ struct StepStats {
   double loss = 0;         // sum of KL(target || drafter) over the trained rows, in nats
   StepStats& operator+=(const StepStats& other);
   double accuracy() const { return supervised == 0 ? 0.0 : static_cast<double>(correct) / static_cast<double>(supervised); }
-  double mean_loss() const { return trained == 0 ? 0.0 : loss / static_cast<double>(trained); }
 };
 
 /// The drafter's steps over a packed row: what each row of each step's plan gives. `embedding` [V, H].

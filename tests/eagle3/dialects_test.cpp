@@ -96,6 +96,7 @@ TEST(Dialects, SafeAILab) {
   ASSERT_TRUE(opened.result.ok()) << opened.result.status().message();
   EXPECT_EQ(opened.codes.count("taps-unknown"), 1u);
   EXPECT_EQ(opened.result->spec.taps, (std::vector<int>{kUnknownTap, kUnknownTap, kUnknownTap}));
+  EXPECT_EQ(spec_fields(opened.result->spec).front().text(), "?,?,?");
   TempFolder dir;
   parts.write(dir / "d");
   EXPECT_NE(open_drafter(dir / "d").status().message().find("name the target with -m, or give --taps"), std::string::npos);
@@ -220,6 +221,30 @@ TEST(Dialects, OtherWidthsTapsAndBiases) {
   EXPECT_NE(outcome(parts).find("attention_bias is false"), std::string::npos);
 }
 
+TEST(Dialects, ATiedHeadIsTheDraftersOwnEmbedding) {
+  DraftSpec spec = flat_spec();
+  spec.own_embedding = true;
+  spec.draft_vocab = spec.vocab;
+  spec.d2t.clear();
+  Parts parts = flat_parts(spec);
+  parts.tensors.erase("lm_head.weight");
+  EXPECT_EQ(outcome(parts), "target-head");
+  parts.config["tie_word_embeddings"] = true;
+  expect_spec(parts, spec, "specforge");
+  EXPECT_EQ(outcome(parts), "head-tied");
+  TempFolder dir;
+  parts.write(dir / "d");
+  const auto opened = open_drafter(dir / "d");
+  ASSERT_TRUE(opened.ok()) << opened.status().message();
+  EXPECT_EQ(opened->tensors.at("lm_head").data.data(), opened->tensors.at("embed_tokens").data.data());
+  // Of a compressed vocabulary the embedding cannot be the head, and a stored head is the head.
+  Parts small = flat_parts();
+  small.config["tie_word_embeddings"] = true;
+  EXPECT_EQ(outcome(small), "head-said-to-be-tied");
+  small.tensors.erase("lm_head.weight");
+  EXPECT_NE(outcome(small).find("lm_head.weight is missing"), std::string::npos);
+}
+
 TEST(Dialects, WithoutTapsTheFeatureIsTheFinalState) {
   DraftSpec spec = flat_spec();
   spec.taps = {kFinalNormed};
@@ -228,6 +253,7 @@ TEST(Dialects, WithoutTapsTheFeatureIsTheFinalState) {
     Parts parts = flat_parts(spec);
     parts.config["eagle_config"] = by_flag ? Json{{"use_aux_hidden_state", false}} : Json{{"eagle_aux_hidden_state_layer_ids", Json::array()}};
     expect_spec(parts, spec, "specforge");
+    EXPECT_EQ(spec_fields(spec).front().text(), "final");
     parts.set_zeros("fc.weight", {16, 48});
     EXPECT_NE(outcome(parts).find("'fc.weight' is there, but the drafter reads no taps"), std::string::npos) << outcome(parts);
   }

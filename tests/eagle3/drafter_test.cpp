@@ -5,6 +5,7 @@
 #include <functional>
 
 #include "draft_fixture.h"
+#include "eagle3/dialects/speculators.h"
 
 namespace aerie {
 namespace {
@@ -341,7 +342,7 @@ TEST(Drafter, ArgmaxTakesTheFirstAmongEqualsAndSaysWhenNothingIsComparable) {
   TempFolder dir;
   const Status saved = speculators::save_checkpoint(dir / "d", spec, weights);
   ASSERT_TRUE(saved.ok()) << saved.message();
-  auto checkpoint = speculators::load_checkpoint(dir / "d");
+  auto checkpoint = open_drafter(dir / "d");
   ASSERT_TRUE(checkpoint.ok()) << checkpoint.status().message();
   auto drafter = Drafter::create(*checkpoint, {12, 10, 4, nullptr, nullptr});
   ASSERT_TRUE(drafter.ok()) << drafter.status().message();

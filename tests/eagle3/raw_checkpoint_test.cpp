@@ -24,11 +24,7 @@ TEST(RawCheckpoint, HandsOutWhatAFolderHolds) {
   auto raw = RawCheckpoint::open(dir / "d");
   ASSERT_TRUE(raw.ok()) << raw.status().message();
   EXPECT_EQ(raw->config()["hidden_size"], 4);
-  EXPECT_EQ(raw->weights_file(), "model.safetensors");
   EXPECT_EQ(raw->gguf(), nullptr);
-  ASSERT_EQ(raw->files().size(), 3u);
-  EXPECT_EQ(raw->files()[0].name, "README.md");
-  EXPECT_EQ(raw->files()[0].bytes, 4u);
   ASSERT_TRUE(raw->has("fc.weight"));
   EXPECT_EQ(raw->find("fc.weight")->shape, (std::vector<uint64_t>{2, 3}));
   EXPECT_EQ(raw->find("fc"), nullptr);
@@ -45,7 +41,7 @@ TEST(RawCheckpoint, TakesTheOnlyFileOfWeightsAndNeverGuessesBetweenTwo) {
   fs::rename(dir / "d/model.safetensors", dir / "d/eagle3.safetensors");
   auto raw = RawCheckpoint::open(dir / "d");
   ASSERT_TRUE(raw.ok()) << raw.status().message();
-  EXPECT_EQ(raw->weights_file(), "eagle3.safetensors");
+  EXPECT_TRUE(raw->has("fc.weight"));
   const auto refused = [&](const char* part) {
     const Status status = RawCheckpoint::open(dir / "d").status();
     EXPECT_NE(status.message().find(part), std::string::npos) << status.message();

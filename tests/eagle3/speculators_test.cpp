@@ -343,7 +343,7 @@ TEST(Speculators, BoundsTheConfigsSizeAndDepth) {
   tiny_parts().write(dir / "d");
   const auto with_config = [&](const std::string& text) {
     std::ofstream(dir / "d/config.json") << text;
-    return speculators::load_checkpoint(dir / "d").status();
+    return open_drafter(dir / "d").status();
   };
   EXPECT_EQ(with_config(std::string((16u << 20) + 1, ' ')).code(), StatusCode::kResource);
   EXPECT_NE(with_config("{\"speculators_model_type\":\"eagle3\",\"x\":" + std::string(100'000, '[')).message().find("nests deeper"),

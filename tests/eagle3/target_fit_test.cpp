@@ -100,6 +100,28 @@ TEST(TargetFit, ARandomTableBesideTheTargetsIsAnError) {
   EXPECT_EQ(codes(target_findings(checkpoint, target)), Codes{"error embedding-not-the-targets"});
 }
 
+TEST(TargetFit, AnEmbeddingThatIsTheTargetsButForRoundingCanBeLeftOut) {
+  const std::vector<float> table = table_of(200, 64, true, 5);
+  std::vector<float> rounded = table, other = table;
+  std::mt19937 random(6);
+  std::normal_distribution<float> normal;
+  for (float& value : rounded) value += 0.05f * value * normal(random);
+  for (size_t i = 0; i < 64; ++i) other[i] = -other[i];  // one row alone
+  const TensorView target_table = view_of(table, 200);
+  const TargetFacts target = {.embedding = &target_table};
+  for (const auto& [values, same] : {std::pair(&table, true), {&rounded, true}, {&other, false}}) {
+    DraftCheckpoint checkpoint;
+    checkpoint.spec.own_embedding = true;
+    checkpoint.tensors["embed_tokens"] = view_of(*values, 200);
+    const auto dropped = drop_targets_embedding(checkpoint, target);
+    ASSERT_TRUE(dropped.ok()) << dropped.status().message();
+    EXPECT_EQ(*dropped, same);
+    EXPECT_EQ(checkpoint.spec.own_embedding, !same);
+    EXPECT_EQ(checkpoint.tensors.count("embed_tokens"), same ? 0u : 1u);
+    EXPECT_FALSE(*drop_targets_embedding(checkpoint, TargetFacts()));
+  }
+}
+
 TEST(TargetFit, AThetaThatIsNotTheTargetsIsSaidWhereItWasStated) {
   DraftCheckpoint checkpoint;
   checkpoint.spec = tiny_spec();  // theta 10000

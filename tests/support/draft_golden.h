@@ -8,7 +8,7 @@
 #include <vector>
 
 #include "base/file_io.h"
-#include "eagle3/dialects/speculators.h"
+#include "eagle3/checkpoint.h"
 #include "formats/json_text.h"
 #include "formats/safetensors.h"
 #include "gtest/gtest.h"
@@ -115,7 +115,7 @@ inline DraftSpec golden_spec(const nlohmann::json& json) {
 }
 
 /// The canonical name of a tensor of the speculators dialect; canonical names stay.
-inline std::string canonical_name(std::string name) {
+inline std::string golden_tensor_name(std::string name) {
   const std::pair<std::string, std::string> changes[] = {{".weight", ""},        {".bias", "_bias"},      {"self_attn.q_proj", "q"},
                                                          {"self_attn.k_proj", "k"}, {"self_attn.v_proj", "v"}, {"self_attn.o_proj", "o"},
                                                          {"self_attn.", ""},      {"mlp.gate_proj", "gate"}, {"mlp.up_proj", "up"},
@@ -134,15 +134,14 @@ inline Expected<DraftCheckpoint> load_spec_golden(const std::string& folder) {
   out.spec = golden_spec(json);
   out.spec.path = folder;
   AERIE_ASSIGN(SafetensorsFile file, SafetensorsFile::open(folder + "/model.safetensors"));
-  for (const TensorView& tensor : file.tensors()) out.tensors[canonical_name(tensor.name)] = tensor;  // the views point into the mapping, which moves along
+  for (const TensorView& tensor : file.tensors()) out.tensors[golden_tensor_name(tensor.name)] = tensor;  // the views point into the mapping, which moves along
   out.owner = std::make_shared<const SafetensorsFile>(std::move(file));
   return out;
 }
 
-inline DraftGolden load_draft_golden(const std::string& name) {
+/// The inputs and expected values in `folder`, of this drafter.
+inline DraftGolden load_golden_case(const std::string& folder, Expected<DraftCheckpoint> checkpoint) {
   DraftGolden out;
-  const std::string folder = draft_golden_path(name);
-  auto checkpoint = std::filesystem::exists(folder + "/spec.json") ? load_spec_golden(folder) : speculators::load_checkpoint(folder);
   auto file = SafetensorsFile::open(folder + "/case.safetensors");
   if (!checkpoint.ok() || !file.ok()) {
     ADD_FAILURE() << checkpoint.status().message() << file.status().message();
@@ -166,6 +165,11 @@ inline DraftGolden load_draft_golden(const std::string& name) {
   out.feedback = floats("feedback");
   out.logits = floats("logits");
   return out;
+}
+
+inline DraftGolden load_draft_golden(const std::string& name) {
+  const std::string folder = draft_golden_path(name);
+  return load_golden_case(folder, std::filesystem::exists(folder + "/spec.json") ? load_spec_golden(folder) : read_drafter(folder));
 }
 
 }  // namespace aerie

@@ -5,7 +5,7 @@
 #include <nlohmann/json.hpp>
 #include <thread>
 
-#include "eagle3/dialects/speculators.h"
+#include "eagle3/checkpoint.h"
 #include "formats/safetensors.h"
 #include "tiny_target.h"
 #include "train/validation.h"
@@ -36,7 +36,7 @@ TrainOptions tiny_options(const TinyTarget& target, const std::string& traces, c
 
 /// What is served from a folder, by canonical name.
 DraftValues saved_values(const std::string& folder) {
-  const auto checkpoint = speculators::load_checkpoint(folder);
+  const auto checkpoint = open_drafter(folder);
   EXPECT_TRUE(checkpoint.ok()) << checkpoint.status().message();
   DraftValues values;
   if (!checkpoint.ok()) return values;
@@ -64,7 +64,7 @@ TEST(Train, OverfitsEightConversations) {
   EXPECT_GT(metrics(o.out).back()["accuracy"][0].get<double>(), 0.95);
 
   // What was saved, run by the kernels that serve it, walks nearly as far as drafts that are all right.
-  const auto checkpoint = speculators::load_checkpoint(o.out);
+  const auto checkpoint = open_drafter(o.out);
   ASSERT_TRUE(checkpoint.ok()) << checkpoint.status().message();
   EXPECT_EQ(checkpoint->spec.taps, (std::vector<int>{1, 3}));
   EXPECT_EQ(checkpoint->spec.feedback, Feedback::kPostNorm);

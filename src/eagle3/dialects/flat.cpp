@@ -4,60 +4,14 @@
 
 #include "eagle3/dialects/named_tensors.h"
 #include "eagle3/dialects/taps.h"
-#include "formats/printable.h"
 
 namespace aerie::flat {
 namespace {
 
 using Json = nlohmann::json;
 
-// Drafters of this shape, whoever made them.
-constexpr const char* kArchitectures[] = {"LlamaForCausalLMEagle3",         "Eagle3LlamaForCausalLM",       "EAGLE3LlamaForCausalLM",
-                                          "LlamaEagle3DraftModel",          "Eagle3Qwen3ForCausalLM",       "Qwen3ForCausalLMEagle3",
-                                          "Eagle3DeepseekV2ForCausalLM",    "Eagle3DeepseekV3ForCausalLM",  "Eagle3DeepSeekV2ForCausalLM",
-                                          "Eagle3DeepSeekV3ForCausalLM",    "Eagle3MiniMaxM2ForCausalLM",   "Eagle3Qwen2_5vlForCausalLM",
-                                          "Eagle3Qwen3vlForCausalLM"};
-// Keys of eagle_config that ModelOpt's exporter alone writes.
-constexpr const char* kModelOptKeys[] = {"use_input_layernorm_in_first_layer", "use_last_layernorm", "use_mtp_layernorm", "parallel_draft_step",
-                                         "parallel_draft_heads_num_layers"};
-
-struct Dialect {
-  std::string name, why;
-};
-
 bool any_tensor_starts_with(const RawCheckpoint& raw, const std::string& prefix) {
   return std::any_of(raw.tensors().begin(), raw.tensors().end(), [&](const TensorView& t) { return t.name.rfind(prefix, 0) == 0; });
-}
-
-Expected<Dialect> recognise(const RawCheckpoint& raw, const NamedTensors& tensors) {
-  const Json& config = raw.config();
-  std::string architecture;
-  bool is_drafter = false;
-  if (const auto it = config.find("architectures"); it != config.end() && it->is_array()) {
-    for (const Json& item : *it) {
-      if (!item.is_string()) continue;
-      architecture = item.get<std::string>();
-      is_drafter = is_drafter || std::find(std::begin(kArchitectures), std::end(kArchitectures), architecture) != std::end(kArchitectures);
-    }
-  }
-  if (architecture == "LlamaEagle3DraftModel") return Dialect{"nemo", "its architecture is LlamaEagle3DraftModel"};
-  if (is_drafter && any_tensor_starts_with(raw, "model.")) return Dialect{"nemo", "its tensors' names begin with model."};
-  if (config.contains("aux_hidden_states_layer_ids")) return Dialect{"angelslim", "it has aux_hidden_states_layer_ids"};
-  if (const auto it = config.find("eagle_config"); it != config.end() && it->is_object()) {
-    for (const char* key : kModelOptKeys) {
-      if (it->contains(key)) return Dialect{"modelopt", fmt::format("its eagle_config has {}", key)};
-    }
-  }
-  if (is_drafter) return Dialect{"specforge", fmt::format("its architecture is {}", architecture)};
-  if (tensors.has("layers.0.hidden_norm") && tensors.has("fc")) {
-    return Dialect{"safeailab", architecture.empty() ? "it names no architecture, but has the tensors of an EAGLE-3 drafter"
-                                                     : fmt::format("its architecture is {}, but its tensors are an EAGLE-3 drafter's", printable(architecture))};
-  }
-  if (!architecture.empty()) {
-    return unsupported("config.json names the architecture {}, and the tensors are no EAGLE-3 drafter's: neither fc nor hidden_norm is there",
-                       printable(architecture));
-  }
-  return unsupported("config.json names no architecture, and the tensors are no EAGLE-3 drafter's: the drafter's dialect is not known");
 }
 
 /// A flag that may stand in eagle_config or at the top level; both at once must agree.
@@ -74,7 +28,7 @@ Expected<std::optional<bool>> flag_of(ConfigReader& config, ConfigReader* eagle,
   return nested ? nested : top;
 }
 
-Status read_norms(ConfigReader& config, ConfigReader* eagle, SpecBuilder& build) {
+Status read_norms(ConfigReader& config, ConfigReader* eagle, Dialect dialect, SpecBuilder& build) {
   DraftSpec& spec = build.spec();
   AERIE_ASSIGN(const auto concat, flag_of(config, eagle, "norm_before_fc"));
   const auto per_tap = config.boolean("fc_norm"), old_name = config.boolean("use_aux_norm");
@@ -98,7 +52,7 @@ Status read_norms(ConfigReader& config, ConfigReader* eagle, SpecBuilder& build)
   const std::optional<bool> feedback = post ? post : hidden_post;
   spec.feedback = feedback.value_or(false) ? Feedback::kPostNorm : Feedback::kPreNorm;
   build.note("feedback", feedback ? Source::kRead : Source::kDefaulted, feedback ? "norm_output" : "the default of norm_output is false");
-  if (post && spec.dialect == "specforge") {
+  if (post && dialect == Dialect::kSpecForge) {
     build.find(Severity::kWarning, "norm-output-meaning",
                fmt::format("norm_output is {}: read as engines and SpecForge after 0.2.0 do ({} is fed back); SpecForge 0.2.0 itself meant "
                            "\"{}\"",
@@ -153,10 +107,24 @@ Status read_eagle_config(ConfigReader& eagle, StatedTaps& stated, SpecBuilder& b
   return {};
 }
 
-void look_for_export_changes(SpecBuilder& build) {
+/// Where config.json ties the head to the embedding and both are the drafter's, the table is both; false where it is not.
+bool tie_head(NamedTensors& tensors, LayerClaims& claims, SpecBuilder& build) {
   const DraftSpec& spec = build.spec();
-  if (spec.dialect != "modelopt") return;
-  const RopeScaling& r = spec.rope_scaling;
+  const TensorView* table = tensors.find("embed_tokens");
+  const bool whole = spec.draft_vocab == 0 || spec.draft_vocab == spec.vocab;
+  if (!claims.tied.value_or(false) || !whole || table == nullptr || tensors.has("lm_head")) return false;
+  const TensorView head = *table;
+  tensors.add("lm_head", head);
+  claims.tied.reset();
+  build.find(Severity::kWarning, "head-tied",
+             "tie_word_embeddings is true and lm_head.weight is not stored, so that the head is the drafter's own embedding: SGLang takes the target's",
+             "store it as lm_head.weight too, and set tie_word_embeddings to false");
+  return true;
+}
+
+/// What ModelOpt's exporter does to a drafter that was trained otherwise.
+void look_for_export_changes(SpecBuilder& build) {
+  const RopeScaling& r = build.spec().rope_scaling;
   if (r.kind == RopeScalingKind::kYarn && r.factor == 32.0f && r.original_max_positions == 2048) {
     build.find(Severity::kWarning, "yarn-added-at-export",
                "RoPE is scaled by YaRN x32 from 2048, which ModelOpt's exporter adds to drafters that were trained without it",
@@ -166,13 +134,9 @@ void look_for_export_changes(SpecBuilder& build) {
 
 }  // namespace
 
-Expected<DraftCheckpoint> load_checkpoint(const RawCheckpoint& raw, const OpenOptions& options) {
-  AERIE_ASSIGN(const NamedTensors tensors, NamedTensors::of_folder(raw));
-  AERIE_ASSIGN(const Dialect dialect, recognise(raw, tensors));
+Expected<DraftCheckpoint> load_checkpoint(const RawCheckpoint& raw, Dialect dialect, const OpenOptions& options) {
+  AERIE_ASSIGN(NamedTensors tensors, NamedTensors::of_folder(raw));
   DraftCheckpoint out;
-  out.spec.dialect = dialect.name;
-  out.spec.path = raw.path();
-  out.spec.provenance["dialect"] = {Source::kInferred, dialect.why};
   out.owner = raw.owner();
   SpecBuilder build(out);
   DraftSpec& spec = out.spec;
@@ -187,12 +151,12 @@ Expected<DraftCheckpoint> load_checkpoint(const RawCheckpoint& raw, const OpenOp
   ConfigReader* inner = eagle ? &*eagle : nullptr;
 
   StatedTaps stated;
-  stated.producer = dialect.name == "safeailab" ? "reference" : dialect.name;
+  stated.producer = dialect == Dialect::kSafeAiLab ? "reference" : dialect_name(dialect);
   // The reference hard-codes boundaries; AngelSlim and NeMo have written one meaning only.
-  stated.certain = dialect.name == "angelslim" || dialect.name == "nemo" || dialect.name == "safeailab";
+  stated.certain = dialect == Dialect::kAngelSlim || dialect == Dialect::kNemo || dialect == Dialect::kSafeAiLab;
   build.note("head_norm", Source::kDefaulted, "the head reads the normed state");
   if (inner != nullptr) AERIE_TRY(read_eagle_config(*inner, stated, build));
-  AERIE_TRY(read_norms(config, inner, build));
+  AERIE_TRY(read_norms(config, inner, dialect, build));
   AERIE_TRY(read_ids(config, inner, stated));
 
   build.set("target_hidden", spec.target_hidden, config.integer("target_hidden_size", 1, kMaxConfigWidth), "target_hidden_size", spec.hidden,
@@ -203,9 +167,9 @@ Expected<DraftCheckpoint> load_checkpoint(const RawCheckpoint& raw, const OpenOp
     spec.draft_vocab = spec.vocab;
     build.note("draft_vocab", Source::kRead, "draft_vocab_size is null: the target's vocabulary and head");
   }
-  build.set("logit_scale", spec.logit_scale, config.number("logit_scale"), "logit_scale", 1.0f, "the default");
+  build.set("logit_scale", spec.logit_scale, config.number("logit_scale"), "logit_scale", 1.0f, "the default of logit_scale");
   const auto twice = config.boolean("feature_normed_twice");
-  spec.feature_normed_twice = twice.value_or(dialect.name == "modelopt");
+  spec.feature_normed_twice = twice.value_or(dialect == Dialect::kModelOpt);
   build.note("feature_normed_twice", twice ? Source::kRead : spec.feature_normed_twice ? Source::kInferred : Source::kDefaulted,
              twice                       ? "feature_normed_twice"
              : spec.feature_normed_twice ? "ModelOpt's trainer applies input_layernorm to the feature before hidden_norm"
@@ -217,19 +181,18 @@ Expected<DraftCheckpoint> load_checkpoint(const RawCheckpoint& raw, const OpenOp
   }
 
   stated.fc_taps = tensors.taps_of_fc(spec.target_hidden);
-  OpenOptions known = options;
-  if (known.target_architecture.empty() && spec.attention == AttentionKind::kMla && dialect.name == "specforge") {
-    known.target_architecture = "deepseek_v3";  // what MLA drafters are made for
-  }
-  AERIE_TRY(settle_taps(stated, known, build));
+  if (spec.attention == AttentionKind::kMla && dialect == Dialect::kSpecForge) stated.usual_target = "deepseek_v3";
+  AERIE_TRY(settle_taps(stated, options, build));
   const auto count = config.integer("num_aux_hidden_states", 0, kMaxTap);
   AERIE_TRY(config.status());
   if (count && spec.has_fc && static_cast<size_t>(*count) != spec.taps.size()) {
     return corrupt("config.json: num_aux_hidden_states is {}, but {} taps are read", *count, spec.taps.size());
   }
+  const bool tied = tie_head(tensors, claims, build);
   AERIE_TRY(settle_by_tensors(tensors, claims, {}, build));
-  look_for_export_changes(build);
-  if (spec.dialect == "specforge" && !tensors.has("t2d") && !spec.d2t.empty()) {
+  if (tied) build.note("own_head", Source::kRead, "tie_word_embeddings: embed_tokens.weight is the head too");
+  if (dialect == Dialect::kModelOpt) look_for_export_changes(build);
+  if (dialect == Dialect::kSpecForge && !tensors.has("t2d") && !spec.d2t.empty()) {
     build.find(Severity::kNote, "t2d-missing", "t2d is not in the checkpoint, though SpecForge writes it; nothing needs it but a check of d2t");
   }
   // Keys of a DeepSeek or a generation config, of a trainer, and `bias`, which the tensors answer.

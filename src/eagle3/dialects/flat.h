@@ -3,13 +3,14 @@
 
 #include "eagle3/checkpoint.h"
 #include "eagle3/dialects/folder_writer.h"
+#include "eagle3/dialects/recognise.h"
 #include "eagle3/raw_checkpoint.h"
 
 namespace aerie::flat {
 
-/// Reads a folder of one of these dialects (named in spec.dialect: "safeailab", "specforge", "modelopt", "nemo", "angelslim"). Errors
-/// as for open_drafter, without the path in front.
-Expected<DraftCheckpoint> load_checkpoint(const RawCheckpoint& raw, const OpenOptions& options);
+/// Reads a folder of one of these dialects: kSafeAiLab, kSpecForge, kModelOpt, kNemo or kAngelSlim. Errors as for open_drafter, without
+/// the path in front.
+Expected<DraftCheckpoint> load_checkpoint(const RawCheckpoint& raw, Dialect dialect, const OpenOptions& options);
 
 /// Whose reading a folder is written for.
 enum class Maker {

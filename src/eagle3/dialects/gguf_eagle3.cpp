@@ -162,6 +162,7 @@ Status read_config(ConfigReader& config, const RawCheckpoint& raw, LayerClaims& 
     build.note(field, Source::kDefaulted, "the architecture has one value only");
   }
   claims.layers = config.integer("block_count", 1, kMaxConfigWidth);
+  claims.layers_key = config.name("block_count");
   AERIE_TRY(config.status());
   if (claims.layers.value_or(1) != 1) return unsupported("{}block_count is {}: llama.cpp's architecture has one layer", kPrefix, *claims.layers);
 
@@ -256,18 +257,11 @@ bool reads_back_rope_scaling(const DraftSpec& spec) {
 }
 
 Expected<DraftCheckpoint> load_checkpoint(const RawCheckpoint& raw, const OpenOptions& options) {
-  AERIE_ASSIGN(const std::string architecture, raw.gguf()->get_string("general.architecture"));
-  if (architecture != "eagle3") {
-    return unsupported("this is a GGUF file of the architecture {}, not of a drafter (eagle3)", printable(architecture));
-  }
   Json object = Json::object();
   for (const auto& [key, value] : raw.gguf()->metadata()) {
     if (key.rfind(kPrefix, 0) == 0) object[key.substr(std::strlen(kPrefix))] = to_json(value);
   }
   DraftCheckpoint out;
-  out.spec.dialect = "gguf";
-  out.spec.path = raw.path();
-  out.spec.provenance["dialect"] = {Source::kRead, "general.architecture is eagle3"};
   SpecBuilder build(out);
   ConfigReader config(object, kPrefix, "GGUF metadata");
   LayerClaims claims;

@@ -17,6 +17,7 @@ inline constexpr int kMaxConfigVocab = 1 << 24;
 /// What a config says of things that the tensors have a say in too.
 struct LayerClaims {
   std::optional<int> layers;
+  std::string layers_key = "num_hidden_layers";  // where that is said
   std::optional<bool> attention_bias, mlp_bias, tied;
   bool qk_norm = false;  // the model type has norms of queries and keys
   std::vector<std::string> layer_types;

@@ -17,7 +17,7 @@ Status settle_layers(const NamedTensors& tensors, const LayerClaims& claims, con
   if (claims.layers && *claims.layers >= 1 && (rules.layers_as_claimed || *claims.layers <= stored)) {
     if (*claims.layers > kMaxDraftLayers) return corrupt("config.json: num_hidden_layers is {}, at most {} are supported", *claims.layers, kMaxDraftLayers);
     spec.layers = *claims.layers;
-    build.note("layers", Source::kRead, "num_hidden_layers");
+    build.note("layers", Source::kRead, claims.layers_key);
   } else {
     build.note("layers", Source::kInferred, fmt::format("tensors of {} are stored", stored == 1 ? "one layer" : "these layers"));
     if (claims.layers.value_or(0) > stored) {
@@ -59,8 +59,9 @@ Status settle_layers(const NamedTensors& tensors, const LayerClaims& claims, con
 Status settle_bias(const NamedTensors& tensors, const char* field, const std::string& tensor, const std::optional<bool>& flag,
                    const char* key, bool required, bool& out, SpecBuilder& build) {
   out = tensors.has(tensor);
-  build.note(field, flag && *flag == out ? Source::kRead : Source::kInferred,
-             fmt::format("{} is {}in the checkpoint", checkpoint_name(tensor), out ? "" : "not "));
+  const bool stated = flag && *flag == out;
+  build.note(field, stated ? Source::kRead : Source::kInferred,
+             stated ? key : fmt::format("{} is {}in the checkpoint", checkpoint_name(tensor), out ? "" : "not "));
   if (flag && !*flag && out) {
     return corrupt("{} is there, but config.json says that {} is false: it would never be applied", printable(tensors.find(tensor)->name), key);
   }
@@ -84,9 +85,6 @@ Status settle_vocabulary(const NamedTensors& tensors, const LayerClaims& claims,
   } else {
     if (spec.draft_vocab == 0 && tensors.has("d2t")) spec.draft_vocab = static_cast<int>(std::min(tensors.find("d2t")->cols(), uint64_t{kMaxConfigVocab}));
     if (spec.draft_vocab == 0) return not_found("config.json has no draft_vocab_size and there is no lm_head.weight to infer it from");
-    if (claims.tied.value_or(false) && spec.own_embedding && spec.draft_vocab == spec.vocab) {
-      return unsupported("tie_word_embeddings is true and lm_head.weight is missing: store the drafter's own embedding as lm_head.weight too");
-    }
     if (spec.draft_vocab != spec.vocab || spec.hidden != spec.target_hidden) {
       return not_found("lm_head.weight is missing, and the target's head [{}, {}] cannot stand in for one of [{}, {}]", spec.vocab,
                        spec.target_hidden, spec.draft_vocab, spec.hidden);

@@ -37,9 +37,6 @@ Status read_norms(ConfigReader& config, SpecBuilder& build) {
 
 Expected<DraftCheckpoint> load_checkpoint(const RawCheckpoint& raw, const OpenOptions& options) {
   DraftCheckpoint out;
-  out.spec.dialect = "speculators";
-  out.spec.path = raw.path();
-  out.spec.provenance["dialect"] = {Source::kInferred, "it has speculators_model_type"};
   out.owner = raw.owner();
   SpecBuilder build(out);
   DraftSpec& spec = out.spec;
@@ -93,13 +90,6 @@ Expected<DraftCheckpoint> load_checkpoint(const RawCheckpoint& raw, const OpenOp
 
   AERIE_TRY(settle_by_tensors(tensors, claims, {.layers_as_claimed = true}, build));
   AERIE_TRY(tensors.hand_out("layers.0.", out));
-  return out;
-}
-
-Expected<DraftCheckpoint> load_checkpoint(const std::string& folder) {
-  AERIE_ASSIGN(const RawCheckpoint raw, RawCheckpoint::open(folder));
-  auto out = load_checkpoint(raw, {});
-  if (!out.ok()) return out.status().with_context(folder);
   return out;
 }
 

@@ -14,8 +14,6 @@ namespace aerie::speculators {
 
 /// Strict: every tensor and every config key is used, known to be without effect, or an error that names it (without the path).
 Expected<DraftCheckpoint> load_checkpoint(const RawCheckpoint& raw, const OpenOptions& options);
-/// A folder of this dialect; errors name it.
-Expected<DraftCheckpoint> load_checkpoint(const std::string& folder);
 
 struct SaveOptions {
   std::string verifier;       // name of the target, for config.json

@@ -47,7 +47,8 @@ Status use_ids(const StatedTaps& stated, const OpenOptions& options, SpecBuilder
     return set_taps(rule_of(*stated.convention), ids, blocks, Source::kRead,
                     fmt::format("{}, layer_id_convention {}", shown, layer_id_convention_name(*stated.convention)), build);
   }
-  AERIE_ASSIGN(const LayerIdRule rule, layer_id_rule(stated.producer, options.target_architecture));
+  const bool named = !options.target_architecture.empty();
+  AERIE_ASSIGN(const LayerIdRule rule, layer_id_rule(stated.producer, named ? options.target_architecture : stated.usual_target));
   if (stated.certain) {
     const bool boundaries = rule == LayerIdRule::kBoundary;
     return set_taps(rule, ids, blocks, Source::kRead, fmt::format("{} ({} in this dialect)", shown, boundaries ? "boundaries" : "block outputs"), build);
@@ -55,7 +56,9 @@ Status use_ids(const StatedTaps& stated, const OpenOptions& options, SpecBuilder
   const bool special = rule == LayerIdRule::kFirstOne || rule == LayerIdRule::kShiftedDefault || (rule == LayerIdRule::kLastBlock && blocks > 0);
   if (special) {
     return set_taps(rule, ids, blocks, Source::kInferred,
-                    fmt::format("{}, as {} counts for the target {}", shown, stated.producer, options.target_architecture), build);
+                    fmt::format("{}, as {} counts for {}", shown, stated.producer,
+                                named ? "the target " + options.target_architecture : stated.usual_target + ", the usual target of such drafters"),
+                    build);
   }
   const LayerIdGuess guess = guess_convention(ids, blocks);
   const bool usual = guess.convention == LayerIdConvention::kBlockOutput;  // what all producers without a certain meaning write

@@ -1,7 +1,5 @@
 #include "eagle3/dialects/vocab_map.h"
 
-#include <cstring>
-
 namespace aerie {
 namespace {
 
@@ -12,17 +10,7 @@ Expected<std::vector<int64_t>> read_integers(const TensorView& tensor, int expec
   if (tensor.shape != std::vector<uint64_t>{static_cast<uint64_t>(expected)}) {
     return corrupt("d2t has the shape {}, expected [{}] (draft_vocab_size)", tensor.shape_string(), expected);
   }
-  std::vector<int64_t> out(static_cast<size_t>(expected));
-  for (size_t d = 0; d < out.size(); ++d) {
-    if (tensor.type == DType::kI64) {
-      std::memcpy(&out[d], tensor.data.data() + d * 8, 8);
-    } else {
-      int32_t narrow = 0;
-      std::memcpy(&narrow, tensor.data.data() + d * 4, 4);
-      out[d] = narrow;
-    }
-  }
-  return out;
+  return to_integers(tensor);
 }
 
 /// Ascending ids of the target: what a map in the absolute form looks like.

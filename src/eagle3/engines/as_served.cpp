@@ -1,7 +1,6 @@
 #include "eagle3/engines/as_served.h"
 
 #include <algorithm>
-#include <cstring>
 
 #include "eagle3/engines/emulation.h"
 #include "eagle3/spec_fields.h"
@@ -55,16 +54,8 @@ DrafterFiles drafter_files(const RawCheckpoint& raw) {
   out.gguf = raw.gguf() != nullptr;
   for (const TensorView& tensor : raw.tensors()) out.tensors[tensor.name] = tensor.shape;
   if (const TensorView* d2t = raw.find("d2t"); d2t != nullptr && d2t->shape.size() == 1) {
-    const size_t count = d2t->element_count(), width = d2t->type == DType::kI64 ? 8 : d2t->type == DType::kI32 ? 4 : 0;
-    if (width != 0 && d2t->data.size() == count * width) {
-      for (size_t i = 0; i < count; ++i) {
-        int64_t value = 0;
-        int32_t narrow = 0;
-        if (width == 8) std::memcpy(&value, d2t->data.data() + 8 * i, 8);
-        if (width == 4) std::memcpy(&narrow, d2t->data.data() + 4 * i, 4), value = narrow;
-        out.d2t.push_back(value);
-      }
-    }
+    // One of another type is the reader's to refuse.
+    if (auto values = to_integers(*d2t); values.ok()) out.d2t = std::move(*values);
   }
   return out;
 }
@@ -437,15 +428,14 @@ std::vector<ServedReading> read_as_served(const DrafterFiles& files, const Engin
       }
     }
     if (reading.spec && trained != nullptr) {
-      const std::vector<SpecField> ours = spec_fields(*trained), theirs = spec_fields(*reading.spec);
-      for (const SpecField& field : ours) {
-        const auto other = std::find_if(theirs.begin(), theirs.end(), [&](const SpecField& f) { return f.name == field.name; });
-        if (other == theirs.end() || other->value == field.value || field.name == "max_positions") continue;
+      for (const FieldDifference& d : compare_fields(*trained, *reading.spec)) {
+        // A field that only one kind of attention has goes with the kind; positions beyond the trained ones are another finding.
+        if (d.a.empty() || d.b.empty() || d.field == "max_positions") continue;
         // The target's embedding in place of a stored one is the same forward if both are equal, as they mostly are; a note says it.
-        if (field.name == "own_embedding" && trained->own_embedding) continue;
+        if (d.field == "own_embedding" && trained->own_embedding) continue;
         // Taps that nobody knows cannot differ.
-        if (field.name == "taps" && (trained->taps.empty() || reading.spec->taps.empty() || trained->taps.front() == kUnknownTap)) continue;
-        reading.differences.push_back({field.name, field.text(), other->text(), reported_cost(field.name)});
+        if (d.field == "taps" && (trained->taps.empty() || reading.spec->taps.empty() || trained->taps.front() == kUnknownTap)) continue;
+        reading.differences.push_back({d.field, d.a, d.b, reported_cost(d.field)});
       }
       if (!reading.spec->d2t.empty() && reading.spec->d2t.size() == trained->d2t.size() && reading.spec->d2t != trained->d2t) {
         reading.differences.push_back(

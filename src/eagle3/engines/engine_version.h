@@ -11,7 +11,6 @@
 namespace aerie {
 
 enum class Engine { kSglang, kVllm, kLlamaCpp, kTensorRtLlm, kOpenVino };
-inline constexpr std::array kEngines = {Engine::kSglang, Engine::kVllm, Engine::kLlamaCpp, Engine::kTensorRtLlm, Engine::kOpenVino};
 
 /// "SGLang", as its makers write it.
 const char* display_name(Engine engine);
