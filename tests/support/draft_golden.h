@@ -1,4 +1,5 @@
-// The golden drafters of tests/eagle3/data (made by tools/goldens/make_eagle3_goldens.py), for every instantiation of the forward.
+// The golden drafters of tests/eagle3/data and dialect_data (made by tools/goldens/make_eagle3_goldens.py and make_dialect_goldens.py), for every
+// instantiation of the forward.
 #pragma once
 
 #include <algorithm>

@@ -289,12 +289,14 @@ def hugging_face_scaling(scaling):
     return {names.get(key, key): value for key, value in scaling.items()} if scaling else None
 
 
-def make_spec_case(folder, rng, case):
+def spec_drafter(rng, case, ids=None):
+    """A random drafter of the spec's fields: (spec, its reference forward, tokens, features). `ids`: its draft vocabulary."""
     spec = {**SPEC, **case}
     length, vd, get = spec.pop("length", 8), spec["draft_vocab"], spec.get
     weights = spec_weights(spec, rng)
     embedding, head = round_bf16(rng.standard_normal((VOCAB, H))), random_matrix(rng, vd, H)
-    ids = np.sort(rng.permutation(VOCAB)[:vd])
+    drawn = np.sort(rng.permutation(VOCAB)[:vd])
+    ids = drawn if ids is None else np.array(ids)
     if vd < VOCAB:
         spec["d2t"] = ids.tolist()
     drafter = reference.Drafter(
@@ -305,15 +307,25 @@ def make_spec_case(folder, rng, case):
         get("attention_scale", 1.0), get("sliding_window", 0), spec if get("attention") == "mla" else None)
     tokens = rng.integers(0, VOCAB, length)
     features = round_bf16(rng.standard_normal((length, len(spec["taps"]) * spec["target_hidden"])) * 2.0)
+    return spec, drafter, tokens, features
 
+
+def stored_weights(spec, drafter):
+    """What the drafter's files hold, by canonical name."""
+    out = dict(drafter.weights)
+    if spec["own_embedding"]:
+        out["embed_tokens"] = drafter.embedding
+    if spec["own_head"]:
+        out["lm_head"] = drafter.head
+    return out
+
+
+def make_spec_case(folder, rng, case):
+    spec, drafter, tokens, features = spec_drafter(rng, case)
     folder.mkdir(parents=True, exist_ok=True)
     (folder / "spec.json").write_text(json.dumps(spec) + "\n")
-    if spec["own_embedding"]:
-        weights = {**weights, "embed_tokens": embedding}
-    if spec["own_head"]:
-        weights = {**weights, "lm_head": head}
-    write_safetensors(folder / "model.safetensors", {name: ("BF16", to_bf16_bits(value)) for name, value in weights.items()})
-    write_expected(folder, drafter, tokens, features, known_rows(length), not spec["own_embedding"], not spec["own_head"])
+    write_safetensors(folder / "model.safetensors", {name: ("BF16", to_bf16_bits(value)) for name, value in stored_weights(spec, drafter).items()})
+    write_expected(folder, drafter, tokens, features, known_rows(len(tokens)), not spec["own_embedding"], not spec["own_head"])
 
 
 def main():
