@@ -68,7 +68,13 @@ std::string missing_for(Isa isa) {
   const uint64_t state = enabled_register_state();
   if (isa == Isa::kAvx2 || isa == Isa::kAvxVnni) {
     need("the operating system's support of 256-bit registers", (state & kYmmState) == kYmmState);
-    if (isa == Isa::kAvxVnni) need("avxvnni", __builtin_cpu_supports("avxvnni"));
+    if (isa == Isa::kAvxVnni) {
+      // Clang 14's __builtin_cpu_supports does not know its name.
+      eax = 7, ecx = 1;
+      uint32_t edx71;
+      asm volatile("cpuid" : "+a"(eax), "=b"(ebx), "+c"(ecx), "=d"(edx71));
+      need("avxvnni", (eax & 1u << 4) != 0);
+    }
     return missing;
   }
   need("avx512f", __builtin_cpu_supports("avx512f"));
