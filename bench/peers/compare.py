@@ -33,11 +33,15 @@ MUST_RATIO = {
 MUST_SHARE = {"decode 0": 0.80, "decode 256": 0.75, "decode 2048": 0.65, "prefill 512": 0.40, "16 sequences": 0.30}
 
 
-def run(prefix, *command):
-    done = subprocess.run([*prefix, *command], capture_output=True, text=True)
+def finished(prefix, *command):
+    done = subprocess.run([*prefix, *command], capture_output=True, text=True, errors="replace")
     if done.returncode != 0:
         sys.exit(f"{command[0]} failed with {done.returncode}: {done.stderr.strip()[-400:]}")
-    return done.stdout
+    return done
+
+
+def run(prefix, *command):
+    return finished(prefix, *command).stdout
 
 
 def llama_rates(args, model, threads):

@@ -16,22 +16,15 @@ import os
 import re
 import shlex
 import statistics
-import subprocess
-import sys
 import tempfile
 
-
-def run(prefix, *command):
-    done = subprocess.run([*prefix, *command], capture_output=True, text=True, errors="replace")
-    if done.returncode != 0:
-        sys.exit(f"{command[0]} failed with {done.returncode}: {done.stderr.strip()[-600:]}")
-    return done.stdout, done.stderr
+from compare import finished, run
 
 
 def aerie(args, prompt, tokens, drafts):
     more = ["--float32"] if args.float32 else []
-    out, _ = run(args.prefix, args.aerie, "run", "-m", args.model, "-d", args.drafter, "-p", prompt, "-n", str(tokens), "-k", str(drafts),
-                 "--ignore-end", "--json", *more)
+    out = run(args.prefix, args.aerie, "run", "-m", args.model, "-d", args.drafter, "-p", prompt, "-n", str(tokens), "-k", str(drafts),
+              "--ignore-end", "--json", *more)
     return json.loads(out)
 
 
@@ -39,25 +32,25 @@ def templated(args, folder, prompt):
     messages = os.path.join(folder, "messages.json")
     with open(messages, "w", encoding="utf-8") as file:
         json.dump([{"role": "user", "content": prompt}], file)
-    return run([], args.aerie, "tokenize", "-m", args.model, "--messages", messages, "--render")[0]
+    return run([], args.aerie, "tokenize", "-m", args.model, "--messages", messages, "--render")
 
 
 def llama(args, target, drafter, prompt, threads):
     more = ["-ctk", "f32", "-ctv", "f32", "-ctkd", "f32", "-ctvd", "f32"] if args.float32 else []
-    out, log = run(args.prefix, os.path.join(args.bin, "llama-speculative-simple"), "-m", target, "-md", drafter, "--spec-type", "draft-eagle3",
-                   "--spec-draft-n-max", str(args.drafts), "-t", str(threads), "-td", str(threads), "--temp", "0", "--ignore-eos", "-n",
-                   str(args.tokens), "-p", prompt, *more)
-    text = out + log
-    found = {name: int(re.search(rf"{name}\s*=\s*(\d+)", text).group(1)) for name in ("n_predict", "n_drafted", "n_accept")}
+    done = finished(args.prefix, os.path.join(args.bin, "llama-speculative-simple"), "-m", target, "-md", drafter, "--spec-type", "draft-eagle3",
+                    "--spec-draft-n-max", str(args.drafts), "-t", str(threads), "-td", str(threads), "--temp", "0", "--ignore-eos", "-n",
+                    str(args.tokens), "-p", prompt, *more)
+    text = done.stdout + done.stderr
+    found = {name: int(re.search(rf"{name}\s*=\s*(\d+)", text).group(1)) for name in ("n_predict", "n_accept")}
     found["speed"] = float(re.search(r"decoded.*speed:\s*([\d.]+)", text).group(1))
     found["prompt"] = int(re.search(r"encoded\s+(\d+) tokens", text).group(1))
-    found["text"] = out
+    found["text"] = done.stdout
     return found
 
 
 def llama_plain(args, target, threads):
-    out, _ = run(args.prefix, os.path.join(args.bin, "llama-bench"), "-m", target, "-t", str(threads), "-p", "0", "-n", str(args.tokens), "-d", "64",
-                 "-r", "1", "-o", "json")
+    out = run(args.prefix, os.path.join(args.bin, "llama-bench"), "-m", target, "-t", str(threads), "-p", "0", "-n", str(args.tokens), "-d", "64",
+              "-r", "1", "-o", "json")
     return json.loads(out)[0]["avg_ts"]
 
 

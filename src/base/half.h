@@ -6,6 +6,8 @@
 
 namespace aerie {
 
+inline constexpr float kMaxHalf = 65504.0f;  // the largest finite one
+
 inline float half_to_float(uint16_t half) {
   const uint32_t sign = static_cast<uint32_t>(half & 0x8000u) << 16;
   const uint32_t exponent = (half >> 10) & 0x1fu, mantissa = half & 0x3ffu;

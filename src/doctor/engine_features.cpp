@@ -124,23 +124,33 @@ class Matcher {
     return {c.request.features.data() + row * all, all};
   }
 
+  /// Of what a row feeds as x and a state y: |x - y|^2, |x|^2, |y|^2, x.y.
+  struct Sums {
+    double apart = 0, xx = 0, yy = 0, xy = 0;
+  };
+  Sums sums(const Row& row, size_t tap, const Place& place) const {
+    const auto part = feature(*row.from, row.number).subspan(tap * width_, width_);
+    const int at = row.from->request.rows[row.number].position + place.shift;
+    std::vector<uint16_t> state(width_);
+    scorer_.state(row.from->stored->trace, static_cast<size_t>(at), place.use, state.data());
+    Sums out;
+    for (size_t c = 0; c < width_; ++c) {
+      const double x = bf16_to_f32(part[c]), y = bf16_to_f32(state[c]);
+      out.apart += (x - y) * (x - y);
+      out.xx += x * x;
+      out.yy += y * y;
+      out.xy += x * y;
+    }
+    return out;
+  }
+
   /// The distance of each row's tap from a state, and the scale that would bring them closest.
   Candidate measure(size_t tap, const Place& place, std::vector<double>* of_rows = nullptr) const {
     std::vector<double> distances, scales;
-    std::vector<uint16_t> state(width_);
     for (const Row& row : rows_) {
-      const auto part = feature(*row.from, row.number).subspan(tap * width_, width_);
-      const int at = row.from->request.rows[row.number].position + place.shift;
-      scorer_.state(row.from->stored->trace, static_cast<size_t>(at), place.use, state.data());
-      double apart = 0, square = 0, product = 0;
-      for (size_t c = 0; c < width_; ++c) {
-        const double x = bf16_to_f32(part[c]), y = bf16_to_f32(state[c]);
-        apart += (x - y) * (x - y);
-        square += y * y;
-        product += x * y;
-      }
-      distances.push_back(square > 0 ? apart / square : (apart > 0 ? 1.0 : 0.0));
-      scales.push_back(square > 0 ? product / square : 0);
+      const Sums s = sums(row, tap, place);
+      distances.push_back(s.yy > 0 ? s.apart / s.yy : (s.apart > 0 ? 1.0 : 0.0));
+      scales.push_back(s.yy > 0 ? s.xy / s.yy : 0);
     }
     if (of_rows != nullptr) *of_rows = distances;
     return {place, median(distances), median(scales)};
@@ -234,19 +244,10 @@ class Matcher {
 
   /// What is left of the distance where every row may have its own scale.
   double left_after_scaling(size_t tap) const {
-    std::vector<uint16_t> state(width_);
     std::vector<double> left;
     for (const Row& row : rows_) {
-      const auto part = feature(*row.from, row.number).subspan(tap * width_, width_);
-      scorer_.state(row.from->stored->trace, static_cast<size_t>(row.from->request.rows[row.number].position), reading_.feature[tap], state.data());
-      double xx = 0, yy = 0, xy = 0;
-      for (size_t c = 0; c < width_; ++c) {
-        const double x = bf16_to_f32(part[c]), y = bf16_to_f32(state[c]);
-        xx += x * x;
-        yy += y * y;
-        xy += x * y;
-      }
-      left.push_back(xx > 0 && yy > 0 ? 1 - xy * xy / (xx * yy) : 1);
+      const Sums s = sums(row, tap, {reading_.feature[tap], 0});
+      left.push_back(s.xx > 0 && s.yy > 0 ? 1 - s.xy * s.xy / (s.xx * s.yy) : 1);
     }
     return median(left);
   }

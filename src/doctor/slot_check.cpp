@@ -132,11 +132,10 @@ Expected<TeacherCost> teacher_cost(const Sample& sample, ReadingScorer& scorer, 
 }
 
 void add_cost(Finding& finding, const TeacherCost& cost, int k) {
-  const auto percent = [](const Interval& share) { return fmt::format("{:.1f} % [{:.1f}, {:.1f}]", 100 * share.value, 100 * share.low, 100 * share.high); };
   finding.text += fmt::format("; drafts that were that teacher's words would have an acceptance length of {} at k = {}, where the target's own would have {}; "
                               "counted against that teacher, as its trainer's validation counts, this drafter's first draft is right {}, against the "
                               "target {} ({} rows)",
-                              cost.ceiling.text(), k, k + 1, percent(cost.right_to_it), percent(cost.right), cost.rows);
+                              cost.ceiling.text(), k, k + 1, cost.right_to_it.percent(), cost.right.percent(), cost.rows);
 }
 
 const SlotAgreement* best_of_slot(const std::vector<SlotAgreement>& slots, int slot) {

@@ -40,6 +40,7 @@ Interval around(double value, const std::vector<double>& pulls, double level) {
 }  // namespace
 
 std::string Interval::text() const { return fmt::format("{:.3f} [{:.3f}, {:.3f}]", value, low, high); }
+std::string Interval::percent() const { return fmt::format("{:.1f} % [{:.1f}, {:.1f}]", 100 * value, 100 * low, 100 * high); }
 
 double normal_quantile(double p) {
   double low = -40, high = 40;

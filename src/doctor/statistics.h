@@ -18,6 +18,7 @@ struct Interval {
 
   double half_width() const { return (high - low) / 2; }
   std::string text() const;  // "1.652 [1.601, 1.703]"
+  std::string percent() const;  // of a share: "45.8 % [40.7, 50.8]"
 };
 
 /// The value that a standard normal stays below with this probability, 0 < p < 1.

@@ -11,10 +11,6 @@ namespace {
 /// Below this share of matches of the first draft a drafter is of no use on the text.
 constexpr double kPoorFirst = 0.25;
 
-std::string percent(const Interval& share) {
-  return fmt::format("{:.1f} % [{:.1f}, {:.1f}]", 100 * share.value, 100 * share.low, 100 * share.high);
-}
-
 std::string code_of(const std::string& axis) {
   std::string out = "wrong-" + axis;
   for (char& c : out) c = c == '_' ? '-' : c;
@@ -58,8 +54,8 @@ Finding fault(const SearchResult& result, size_t number, int k) {
   out.text = fmt::format("{}the drafter works with {}, not {}, which costs {:.2f} tokens per verify: acceptance length {} against {} at k = {}, first "
                          "draft right {} against {}",
                          number == 0 ? "" : "after that, ", winner.hypothesis.name, number == 0 ? "as declared" : "as it stands then",
-                         winner.length.value - round.base.length.value, winner.length.text(), round.base.length.text(), k, percent(winner.first),
-                         percent(round.base.first));
+                         winner.length.value - round.base.length.value, winner.length.text(), round.base.length.text(), k, winner.first.percent(),
+                         round.base.first.percent());
   const std::string cost = reported_cost(winner.hypothesis.axis);
   if (!cost.empty()) out.text += fmt::format(" (elsewhere such a difference has cost {})", cost);
   if (!stand_ins.empty()) {
@@ -122,7 +118,7 @@ std::vector<Finding> verdict(const SearchResult& result, int k) {
                poor ? Finding{Severity::kWarning, "poor-in-every-reading",
                               fmt::format("no reading of these files makes the drafter work on these states: {} its first draft is right {} of "
                                           "the time, acceptance length {} at k = {}",
-                                          how, percent(last.base.first), last.base.length.text(), k),
+                                          how, last.base.first.percent(), last.base.length.text(), k),
                               "look at the weights, the training, and whether these states are of the target that it was trained for"}
                     : Finding{Severity::kNote, "no-fault-found",
                               fmt::format("no fault found in how the drafter is read: {} its acceptance length is {} at k = {}, and none of {} "
@@ -166,11 +162,11 @@ ReportSection describe(const SearchResult& result, const Sample& sample, int k) 
   for (const SearchRound& round : result.rounds) {
     if (&round != &result.rounds.front()) out.lines.push_back("");
     out.lines.push_back(fmt::format("{:<44} {:<24} {:<24} {}", "reading", "acceptance length", "first draft right", "gain on the judging half"));
-    out.lines.push_back(fmt::format("{:<44} {:<24} {:<24}", round.base.hypothesis.name, round.base.length.text(), percent(round.base.first)));
+    out.lines.push_back(fmt::format("{:<44} {:<24} {:<24}", round.base.hypothesis.name, round.base.length.text(), round.base.first.percent()));
     nlohmann::json finalists = nlohmann::json::array();
     for (size_t i = 0; i < round.finalists.size(); ++i) {
       const Judged& judged = round.finalists[i];
-      out.lines.push_back(fmt::format("{:<44} {:<24} {:<24} {}{}", judged.hypothesis.name, judged.length.text(), percent(judged.first), judged.gain.text(),
+      out.lines.push_back(fmt::format("{:<44} {:<24} {:<24} {}{}", judged.hypothesis.name, judged.length.text(), judged.first.percent(), judged.gain.text(),
                                       round.winner == i ? "  <- named" : ""));
       finalists.push_back(to_json(judged));
     }

@@ -82,12 +82,9 @@ Expected<const TensorView*> find(const DraftCheckpoint& checkpoint, const DraftT
 }
 
 /// Row r of a tensor as float32; a NaN or an infinity among the weights would silently spoil every draft.
-Status read_row(const TensorView& tensor, uint64_t r, std::vector<float>& out) {
-  const uint64_t cols = tensor.cols();
-  out.resize(cols);
-  const auto bytes = static_cast<uint64_t>(block_bytes(tensor.type));
-  AERIE_TRY(dequantize(tensor.type, tensor.data.data() + r * cols * bytes, cols, out.data()));
-  for (uint64_t c = 0; c < cols; ++c) {
+Status read_finite_row(const TensorView& tensor, uint64_t r, std::vector<float>& out) {
+  AERIE_TRY(read_row(tensor, r, out));
+  for (size_t c = 0; c < out.size(); ++c) {
     if (!std::isfinite(out[c])) return corrupt("{} holds {} in row {}, column {}", tensor.name, out[c], r, c);
   }
   return {};
@@ -108,7 +105,7 @@ Status pack(const TensorView& tensor, DraftPrecision precision, kernels::PackedM
   std::vector<float> row;
   std::vector<uint16_t> bf16;
   for (uint64_t r = 0; r < tensor.rows(); ++r) {
-    AERIE_TRY(read_row(tensor, r, row));
+    AERIE_TRY(read_finite_row(tensor, r, row));
     const int at = static_cast<int>(r);
     if (format == TileFormat::kF32) {
       kernels::pack_row_f32(out, at, row.data());
@@ -157,14 +154,14 @@ Expected<Drafter> Drafter::create(const DraftCheckpoint& checkpoint, TargetTable
     if (const auto matrix = matrices.find(wanted.name); matrix != matrices.end()) {
       AERIE_TRY(pack(*tensor, precision, *matrix->second).with_context(spec.path));
     } else if (const auto vector = vectors.find(wanted.name); vector != vectors.end()) {
-      AERIE_TRY(read_row(*tensor, 0, *vector->second).with_context(spec.path));
+      AERIE_TRY(read_finite_row(*tensor, 0, *vector->second).with_context(spec.path));
     } else if (wanted.name != "embed_tokens") {
       return internal_error("{}: the drafter's tensor {} has no place in the forward", spec.path, wanted.name);
     } else {
       std::vector<float> row;
       std::vector<uint16_t> rounded;
       for (uint64_t r = 0; r < tensor->rows(); ++r) {
-        AERIE_TRY(read_row(*tensor, r, row).with_context(spec.path));
+        AERIE_TRY(read_finite_row(*tensor, r, row).with_context(spec.path));
         if (precision == DraftPrecision::kFloat32) {
           weights->embedding_f32.insert(weights->embedding_f32.end(), row.begin(), row.end());
         } else {

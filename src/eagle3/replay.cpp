@@ -140,23 +140,14 @@ Expected<std::vector<uint16_t>> select_features(const DraftSpec& spec, const Tra
   }
   std::vector<int> slots;
   for (const int tap : spec.taps) {
-    const auto at = std::find(manifest.taps.begin(), manifest.taps.end(), tap);
-    // The last slot is boundary N, whether or not it is also among the taps.
-    if (at == manifest.taps.end() && tap != manifest.target.blocks) {
+    const std::optional<int> slot = manifest.slot_of(tap);
+    if (!slot) {
       return invalid_argument("the drafter reads {}, which was not captured (the trace has the boundaries {} and {})", boundary_name(tap),
                               fmt::join(manifest.taps, ","), manifest.target.blocks);
     }
-    slots.push_back(static_cast<int>(at - manifest.taps.begin()));
+    slots.push_back(*slot);
   }
-  std::vector<uint16_t> out;
-  out.reserve(trace.length() * static_cast<size_t>(spec.feature_width()));
-  for (size_t t = 0; t < trace.length(); ++t) {
-    for (const int slot : slots) {
-      const std::span<const uint16_t> state = trace.state(t, slot);
-      out.insert(out.end(), state.begin(), state.end());
-    }
-  }
-  return out;
+  return trace.states_of(slots);
 }
 
 std::vector<Answer> find_answers(std::span<const uint8_t> mask) {

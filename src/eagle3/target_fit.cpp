@@ -12,13 +12,6 @@ namespace {
 constexpr uint64_t kSampledRows = 512;
 constexpr double kSameRow = 0.98;  // cosine of a row and what 4 bits leave of it: 0.99
 
-/// Row `row` of a table [rows, cols].
-Status read_row(const TensorView& table, uint64_t row, std::vector<float>& out) {
-  const uint64_t cols = table.cols(), bytes = table.data.size() / table.rows();
-  out.resize(cols);
-  return dequantize(table.type, table.data.data() + row * bytes, cols, out.data());
-}
-
 double dot(const std::vector<float>& a, const std::vector<float>& b) {
   double out = 0;
   for (size_t i = 0; i < a.size(); ++i) out += static_cast<double>(a[i]) * b[i];

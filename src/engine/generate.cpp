@@ -244,7 +244,7 @@ void Generation::draft(int count) {
 
 void Generation::record_step(int step, const DraftRow& row, const float* head_input) {
   const DraftSpec& spec = drafter_->spec();
-  const size_t kept = static_cast<size_t>(std::min(kRecordedTop, spec.draft_vocab));
+  const size_t kept = static_cast<size_t>(record_->top);
   draft_logits_.resize(static_cast<size_t>(spec.draft_vocab));
   drafter_->logits(runtime_.draft_ops(), head_input, 1, draft_logits_.data());
   std::vector<int32_t> order(draft_logits_.size());

@@ -152,6 +152,10 @@ uint64_t TensorView::rows() const {
 
 uint64_t TensorView::cols() const { return shape.empty() ? 1 : shape.back(); }
 
+uint64_t TensorView::row_bytes() const {
+  return cols() / static_cast<uint64_t>(block_values(type)) * static_cast<uint64_t>(block_bytes(type));
+}
+
 std::string TensorView::shape_string() const { return fmt::format("[{}]", fmt::join(shape, ", ")); }
 
 Status dequantize(DType type, const uint8_t* source, uint64_t count, float* out) {
@@ -197,6 +201,11 @@ void unpack_q5_0(const uint8_t* b, Q50Block& out) {
     out.quant[j] = static_cast<int8_t>(((b[6 + j] & 15) | fifth_bit(high, j)) - 16);
     out.quant[j + 16] = static_cast<int8_t>(((b[6 + j] >> 4) | fifth_bit(high, j + 16)) - 16);
   }
+}
+
+Status read_row(const TensorView& tensor, uint64_t row, std::vector<float>& out) {
+  out.resize(tensor.cols());
+  return dequantize(tensor.type, tensor.data.data() + row * tensor.row_bytes(), tensor.cols(), out.data());
 }
 
 Expected<std::vector<float>> to_float(const TensorView& tensor) {

@@ -29,6 +29,7 @@ struct TensorView {
   uint64_t element_count() const;
   uint64_t rows() const;   // product of all but the last dimension
   uint64_t cols() const;   // the last dimension
+  uint64_t row_bytes() const;  // of cols() values, which are whole blocks
   std::string shape_string() const;  // "[576, 1536]"
 };
 
@@ -50,6 +51,8 @@ struct Q50Block {
 };
 void unpack_q5_0(const uint8_t* block, Q50Block& out);
 
+/// Row `row` of the tensor as float32; its data must hold it.
+Status read_row(const TensorView& tensor, uint64_t row, std::vector<float>& out);
 /// The whole tensor as float32.
 Expected<std::vector<float>> to_float(const TensorView& tensor);
 /// The whole tensor of type I64 or I32.

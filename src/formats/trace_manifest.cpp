@@ -1,5 +1,6 @@
 #include <fmt/ranges.h>
 
+#include <algorithm>
 #include <limits>
 #include <nlohmann/json.hpp>
 
@@ -125,6 +126,12 @@ Status same(const char* field, const T& mine, const T& theirs) {
 }
 
 }  // namespace
+
+std::optional<int> TraceManifest::slot_of(int boundary) const {
+  const auto at = std::find(taps.begin(), taps.end(), boundary);
+  if (at == taps.end() && boundary != target.blocks) return std::nullopt;
+  return static_cast<int>(at - taps.begin());
+}
 
 std::string TraceManifest::to_json() const {
   OrderedJson source = source_json(*this);

@@ -171,6 +171,18 @@ Expected<Trace> read_trace(const SafetensorsFile& file, const TraceManifest& man
 
 }  // namespace
 
+std::vector<uint16_t> Trace::states_of(std::span<const int> chosen) const {
+  std::vector<uint16_t> out;
+  out.reserve(length() * chosen.size() * static_cast<size_t>(hidden));
+  for (size_t t = 0; t < length(); ++t) {
+    for (const int slot : chosen) {
+      const std::span<const uint16_t> one = state(t, slot);
+      out.insert(out.end(), one.begin(), one.end());
+    }
+  }
+  return out;
+}
+
 Expected<TraceWriter> TraceWriter::open(const std::string& folder, const TraceManifest& manifest) {
   AERIE_TRY(manifest.check().with_context(folder));
   std::error_code error;

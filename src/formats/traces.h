@@ -9,6 +9,7 @@
 
 #include <cstdint>
 #include <map>
+#include <optional>
 #include <set>
 #include <span>
 #include <string>
@@ -42,6 +43,8 @@ struct TraceManifest {
 
   /// States per position: the taps and boundary N.
   int slots() const { return static_cast<int>(taps.size()) + 1; }
+  /// The slot that holds a boundary, none if it was not captured. The last slot is boundary N, whether or not it is also among the taps.
+  std::optional<int> slot_of(int boundary) const;
 
   std::string to_json() const;
   /// kCorrupt names the key, what was expected and what was found; another format version is kUnsupported.
@@ -70,6 +73,8 @@ struct Trace {
     const size_t width = static_cast<size_t>(hidden);
     return {states.data() + (position * static_cast<size_t>(slots) + static_cast<size_t>(slot)) * width, width};
   }
+  /// The states of these slots, side by side: bf16 [T, chosen.size(), hidden].
+  std::vector<uint16_t> states_of(std::span<const int> chosen) const;
 };
 
 /// Writes rows into a folder. Not thread-safe. Several processes may write different rows into one folder.

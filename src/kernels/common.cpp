@@ -9,8 +9,6 @@
 namespace aerie::kernels {
 namespace {
 
-constexpr float kMaxHalf = 65504.0f;
-
 // Comparisons are false for NaN, which therefore stays: a broken row must be seen as broken.
 uint16_t clamped_half(float value) {
   value = value > kMaxHalf ? kMaxHalf : value;

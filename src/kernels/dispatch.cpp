@@ -28,11 +28,18 @@ constexpr std::string_view isa_name(Isa isa) {
 // Bits of XCR0: the operating system saves these registers when it switches threads. A CPU flag without its bit is a trap.
 constexpr uint64_t kYmmState = 0x6, kZmmState = 0xe6, kTileState = 0x60000;
 
+struct CpuId {
+  uint32_t eax, ebx, ecx, edx;
+};
+CpuId cpuid(uint32_t leaf, uint32_t subleaf) {
+  CpuId out{leaf, 0, subleaf, 0};
+  asm volatile("cpuid" : "+a"(out.eax), "=b"(out.ebx), "+c"(out.ecx), "=d"(out.edx));
+  return out;
+}
+
 uint64_t enabled_register_state() {
-  uint32_t eax = 1, ebx, ecx = 0, edx;
-  asm volatile("cpuid" : "+a"(eax), "=b"(ebx), "+c"(ecx), "=d"(edx));
   constexpr uint32_t kOsxsave = 1u << 27;
-  if ((ecx & kOsxsave) == 0) return 0;
+  if ((cpuid(1, 0).ecx & kOsxsave) == 0) return 0;
   uint32_t low, high;
   asm volatile("xgetbv" : "=a"(low), "=d"(high) : "c"(0));
   return static_cast<uint64_t>(high) << 32 | low;
@@ -60,21 +67,13 @@ std::string missing_for(Isa isa) {
     missing += name;
   };
   // F16C has no name in __builtin_cpu_supports of the compilers we support.
-  uint32_t eax = 1, ebx, ecx = 0, edx;
-  asm volatile("cpuid" : "+a"(eax), "=b"(ebx), "+c"(ecx), "=d"(edx));
-  need("f16c", (ecx & 1u << 29) != 0);
+  need("f16c", (cpuid(1, 0).ecx & 1u << 29) != 0);
   need("avx2", __builtin_cpu_supports("avx2"));
   need("fma", __builtin_cpu_supports("fma"));
   const uint64_t state = enabled_register_state();
   if (isa == Isa::kAvx2 || isa == Isa::kAvxVnni) {
     need("the operating system's support of 256-bit registers", (state & kYmmState) == kYmmState);
-    if (isa == Isa::kAvxVnni) {
-      // Clang 14's __builtin_cpu_supports does not know its name.
-      eax = 7, ecx = 1;
-      uint32_t edx71;
-      asm volatile("cpuid" : "+a"(eax), "=b"(ebx), "+c"(ecx), "=d"(edx71));
-      need("avxvnni", (eax & 1u << 4) != 0);
-    }
+    if (isa == Isa::kAvxVnni) need("avxvnni", (cpuid(7, 1).eax & 1u << 4) != 0);  // its name is unknown to clang 14
     return missing;
   }
   need("avx512f", __builtin_cpu_supports("avx512f"));
@@ -84,11 +83,9 @@ std::string missing_for(Isa isa) {
   need("avx512vnni", __builtin_cpu_supports("avx512vnni"));
   need("the operating system's support of 512-bit registers", (state & kZmmState) == kZmmState);
   if (isa == Isa::kAvx512) return missing;
-  eax = 7, ecx = 0;
-  uint32_t edx7;
-  asm volatile("cpuid" : "+a"(eax), "=b"(ebx), "+c"(ecx), "=d"(edx7));
-  need("amx-tile", (edx7 & 1u << 24) != 0);
-  need("amx-int8", (edx7 & 1u << 25) != 0);
+  const CpuId features = cpuid(7, 0);
+  need("amx-tile", (features.edx & 1u << 24) != 0);
+  need("amx-int8", (features.edx & 1u << 25) != 0);
   need("the operating system's support of AMX tiles", (state & kTileState) == kTileState && may_use_tiles());
   return missing;
 }

@@ -119,8 +119,8 @@ void pack_row_q4_0(PackedMatrix& matrix, int row, const uint8_t* source) {
     const uint16_t d = load_u16(source);
     float minimum = -8.0f * half_to_float(d);
     // Beyond 65504 the minimum has no half; the nearest one keeps the row finite (no real model has such a scale).
-    if (minimum > 65504.0f && minimum < 600000.0f) minimum = 65504.0f;
-    if (minimum < -65504.0f && minimum > -600000.0f) minimum = -65504.0f;
+    if (minimum > kMaxHalf && minimum < 600000.0f) minimum = kMaxHalf;
+    if (minimum < -kMaxHalf && minimum > -600000.0f) minimum = -kMaxHalf;
     store_u16(place.scale(), d);
     store_u16(place.minimum(), float_to_half(minimum));
     pack_nibbles(place, source + 2);
@@ -160,7 +160,7 @@ void pack_block_q8(PackedMatrix& matrix, int row, int block, float scale, const 
 }
 
 bool pack_row_rounded(PackedMatrix& matrix, int row, const float* source) {
-  const auto fits = [](float w) { return std::fabs(w) <= 127.0f * 65504.0f; };
+  const auto fits = [](float w) { return std::fabs(w) <= 127.0f * kMaxHalf; };
   if (!std::all_of(source, source + matrix.cols(), fits)) return false;
   for (int b = 0; b < matrix.cols() / kBlock; ++b, source += kBlock) {
     float largest = 0;

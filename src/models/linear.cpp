@@ -6,6 +6,8 @@
 #include <cmath>
 #include <mutex>
 
+#include "base/half.h"
+
 namespace aerie {
 
 using kernels::PackedMatrix;
@@ -96,12 +98,11 @@ TileFormat tile_format_of(DType type) {
 bool pack_row(PackedMatrix& packed, int to, DType type, const uint8_t* source, std::vector<float>& values) {
   const int blocks = packed.cols() / block_values(type);
   if (packed.format() == TileFormat::kQ4 && type == DType::kQ4_K) {
-    constexpr float kLargestHalf = 65504.0f;
     Q4KBlock block;
     for (int b = 0; b < blocks; ++b, source += block_bytes(type)) {
       unpack_q4_k(source, block);
       for (int s = 0; s < 8; ++s) {
-        if (!(std::fabs(block.scale[s]) <= kLargestHalf && std::fabs(block.minimum[s]) <= kLargestHalf)) return false;
+        if (!(std::fabs(block.scale[s]) <= kMaxHalf && std::fabs(block.minimum[s]) <= kMaxHalf)) return false;
         kernels::pack_block_q4(packed, to, 8 * b + s, block.scale[s], -block.minimum[s], block.quant + 32 * s);
       }
     }
@@ -137,7 +138,7 @@ Expected<PackedMatrix> pack_tensor(ThreadPool& pool, const TensorView& tensor, b
   const TileFormat format = keep_format ? tile_format_of(tensor.type) : TileFormat::kF32;
   const int block = block_values(tensor.type);
   if (cols % block != 0) return corrupt("tensor {}: {} columns are not a multiple of its block of {}", tensor.name, cols, block);
-  const size_t row_bytes = static_cast<size_t>(cols / block) * static_cast<size_t>(block_bytes(tensor.type));
+  const size_t row_bytes = tensor.row_bytes();
 
   PackedMatrix packed(format, rows, cols);
   if (packed.empty()) return resource_error("no memory for tensor {} {}", tensor.name, tensor.shape_string());

@@ -215,10 +215,8 @@ void Llama::read_taps(const TargetBatch& batch, int boundary) const {
 }
 
 void Llama::embed(int32_t token, float* out) const {
-  const uint64_t cols = embedding_.cols();
-  const size_t row_bytes = cols / static_cast<uint64_t>(block_values(embedding_.type)) * static_cast<uint64_t>(block_bytes(embedding_.type));
   // The type was accepted at load, so this cannot fail.
-  (void)dequantize(embedding_.type, embedding_.data.data() + static_cast<size_t>(token) * row_bytes, cols, out);
+  (void)dequantize(embedding_.type, embedding_.data.data() + static_cast<size_t>(token) * embedding_.row_bytes(), embedding_.cols(), out);
 }
 
 Status Llama::check(const TargetBatch& batch) const {

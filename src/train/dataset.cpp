@@ -39,9 +39,7 @@ Status Dataset::choose_states(const DatasetOptions& options) {
   taps_ = options.taps.empty() ? captured : options.taps;
   teacher_ = options.teacher.value_or(blocks);
   const auto slot_of = [&](const char* what, int boundary) -> Expected<int> {
-    // The last slot is boundary N, whether or not it is also among the taps.
-    const auto at = std::find(captured.begin(), captured.end(), boundary);
-    if (at != captured.end() || boundary == blocks) return static_cast<int>(at - captured.begin());
+    if (const std::optional<int> slot = manifest().slot_of(boundary)) return *slot;
     return invalid_argument("{} {} was not captured; the traces hold the boundaries {} and {}", what, boundary_name(boundary),
                             fmt::join(captured, ","), blocks);
   };
@@ -59,12 +57,7 @@ Expected<Trace> Dataset::read(const Conversation& conversation) const {
   Trace chosen;
   chosen.slots = static_cast<int>(slots_.size());
   chosen.hidden = trace.hidden;
-  for (size_t t = 0; t < trace.length(); ++t) {
-    for (const int slot : slots_) {
-      const std::span<const uint16_t> state = trace.state(t, slot);
-      chosen.states.insert(chosen.states.end(), state.begin(), state.end());
-    }
-  }
+  chosen.states = trace.states_of(slots_);
   chosen.tokens = std::move(trace.tokens);
   chosen.mask = std::move(trace.mask);
   return chosen;

@@ -59,6 +59,18 @@ inline DraftSpec drawn_spec() {
   spec.path = "drawn";
   return spec;
 }
+/// Turns a drawn spec into one with latent attention.
+inline void make_latent(DraftSpec& spec) {
+  spec.attention = AttentionKind::kMla;
+  spec.kv_heads = spec.heads;
+  spec.q_rank = 12;
+  spec.kv_rank = 10;
+  spec.nope_dim = 6;
+  spec.rope_dim = 4;
+  spec.v_dim = 8;
+  spec.head_dim = 10;
+}
+
 inline const std::vector<int> kDrawnBoundaries = {0, 1, 2, 4, 5, 7, 8};
 inline constexpr int kDrawnBlocks = 8;
 
@@ -97,7 +109,7 @@ inline TargetTables drawn_target(const DraftSpec& spec, unsigned seed) {
   TargetTables out;
   out.hidden = spec.target_hidden;
   out.vocab = spec.vocab;
-  out.blocks = 1 << 14;
+  out.blocks = kMaxTap;
   auto rows = std::make_shared<std::vector<float>>();
   std::mt19937 random(seed);
   std::normal_distribution<float> normal;
@@ -119,7 +131,7 @@ inline TargetTables drawn_tables(const DraftSpec& spec) {
   TargetTables out;
   out.hidden = spec.target_hidden;
   out.vocab = spec.vocab;
-  out.blocks = 1 << 14;
+  out.blocks = kMaxTap;
   return out;
 }
 
@@ -208,24 +220,17 @@ inline std::unique_ptr<DrawnTrace> draw_trace(const DraftCheckpoint& checkpoint,
 
 /// The same trace as if these boundaries had not been captured.
 inline std::unique_ptr<DrawnTrace> without_boundaries(const DrawnTrace& source, const std::vector<int>& missing) {
-  std::vector<size_t> kept;
+  std::vector<int> kept;
   std::vector<StateSlot> slots;
   for (size_t s = 0; s < source.slots().size(); ++s) {
     if (std::find(missing.begin(), missing.end(), source.slots()[s].number) != missing.end()) continue;
-    kept.push_back(s);
+    kept.push_back(static_cast<int>(s));
     slots.push_back(source.slots()[s]);
   }
   std::vector<Conversation> conversations;
   for (size_t i = 0; i < source.size(); ++i) {
     Conversation c = source.read(i).value();
-    std::vector<uint16_t> states;
-    for (size_t t = 0; t < c.trace.length(); ++t) {
-      for (const size_t s : kept) {
-        const auto state = c.trace.state(t, static_cast<int>(s));
-        states.insert(states.end(), state.begin(), state.end());
-      }
-    }
-    c.trace.states = std::move(states);
+    c.trace.states = c.trace.states_of(kept);
     c.trace.slots = static_cast<int>(kept.size());
     conversations.push_back(std::move(c));
   }

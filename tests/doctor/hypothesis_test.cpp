@@ -112,15 +112,8 @@ DraftSpec healthy_spec(size_t number) {
     spec.layout = std::array{LayerLayout::kHiddenNorm, LayerLayout::kInputNorm, LayerLayout::kConcat}[random() % 3];
   }
   if (one_in(5)) {
-    spec.attention = AttentionKind::kMla;
+    make_latent(spec);
     spec.qk_norm = spec.qkv_bias = false;
-    spec.kv_heads = spec.heads;
-    spec.q_rank = 12;
-    spec.kv_rank = 10;
-    spec.nope_dim = 6;
-    spec.rope_dim = 4;
-    spec.v_dim = 8;
-    spec.head_dim = 10;
   }
   return spec;
 }

@@ -64,21 +64,19 @@ void rotate(std::span<float> tap) {
   }
 }
 
-void unit_size(std::span<float> tap) {
+float root_mean_square(std::span<const float> tap) {
   float squares = 0;
   for (const float x : tap) squares += x * x;
-  for (float& x : tap) x *= 1 / std::sqrt(squares / static_cast<float>(tap.size()));
+  return std::sqrt(squares / static_cast<float>(tap.size()));
+}
+
+void unit_size(std::span<float> tap) {
+  const float size = root_mean_square(tap);
+  for (float& x : tap) x *= 1 / size;
 }
 
 void latent(DraftSpec& spec) {
-  spec.attention = AttentionKind::kMla;
-  spec.kv_heads = spec.heads;
-  spec.q_rank = 12;
-  spec.kv_rank = 10;
-  spec.nope_dim = 6;
-  spec.rope_dim = 4;
-  spec.v_dim = 8;
-  spec.head_dim = 10;
+  make_latent(spec);
   spec.feature_norm = FeatureNorm::kPerTap;
 }
 
@@ -87,9 +85,8 @@ void latent(DraftSpec& spec) {
 std::vector<TableRow> engine_faults() {
   const auto spec = [](auto change) { return [change](EmulatedEngine& e) { change(e.reading.spec); }; };
   const auto noise = [](std::span<float> tap, int) {
-    float squares = 0;
-    for (const float x : tap) squares += x * x;
-    for (size_t i = 0; i < tap.size(); ++i) tap[i] += (i % 2 == 0 ? 0.5f : -0.5f) * std::sqrt(squares / static_cast<float>(tap.size()));
+    const float size = root_mean_square(tap);
+    for (size_t i = 0; i < tap.size(); ++i) tap[i] += (i % 2 == 0 ? 0.5f : -0.5f) * size;
   };
   return {
       {{4}, "hard-coded layers, the files' are ignored", {"engine-wrong-taps"}, engine(feeds({2, 4, 5}))},

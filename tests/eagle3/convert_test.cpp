@@ -114,7 +114,7 @@ DraftSpec any_spec() {
 }
 
 TargetTables tables_of(const DraftSpec& spec) {
-  TargetTables out{spec.target_hidden, spec.vocab, 1 << 14, nullptr, nullptr};
+  TargetTables out{spec.target_hidden, spec.vocab, kMaxTap, nullptr, nullptr};
   const int hidden = spec.hidden, vocab = spec.vocab;
   out.embed = [hidden](int32_t token, float* to) {
     for (int c = 0; c < hidden; ++c) to[c] = std::sin(0.7f * static_cast<float>(token * hidden + c));

@@ -161,16 +161,8 @@ TEST(Dialects, QwenShaped) {
 }
 
 TEST(Dialects, LatentAttention) {
-  DraftSpec spec = flat_spec();
+  DraftSpec spec = latent_spec();
   spec.taps = {2, 30, 58};
-  spec.attention = AttentionKind::kMla;
-  spec.q_rank = 12;
-  spec.kv_rank = 8;
-  spec.nope_dim = 8;
-  spec.rope_dim = 4;
-  spec.v_dim = 6;
-  spec.head_dim = 12;
-  spec.kv_heads = 4;
   spec.rope_interleaved = true;
   spec.draft_vocab = spec.vocab;
   spec.d2t.clear();

@@ -31,6 +31,20 @@ inline void add_weights(Parts& parts, const DraftSpec& spec, const std::string& 
   }
 }
 
+/// The same with latent attention.
+inline DraftSpec latent_spec() {
+  DraftSpec spec = flat_spec();
+  spec.attention = AttentionKind::kMla;
+  spec.q_rank = 12;
+  spec.kv_rank = 8;
+  spec.nope_dim = 8;
+  spec.rope_dim = 4;
+  spec.v_dim = 6;
+  spec.head_dim = 12;
+  spec.kv_heads = 4;
+  return spec;
+}
+
 inline Parts flat_parts(const DraftSpec& spec = flat_spec(), const std::string& first_layer = "midlayer.") {
   Parts parts;
   parts.config = {{"architectures", {"LlamaForCausalLMEagle3"}},

@@ -39,20 +39,6 @@ DraftSpec wide_spec() {
   return spec;
 }
 
-DraftSpec latent_spec() {
-  DraftSpec spec = flat_spec();
-  spec.attention = AttentionKind::kMla;
-  spec.q_rank = 12;
-  spec.kv_rank = 8;
-  spec.nope_dim = 8;
-  spec.rope_dim = 4;
-  spec.v_dim = 6;
-  spec.head_dim = 12;
-  spec.kv_heads = 4;
-  return spec;
-}
-
-
 /// A table with rows of many lengths and a direction in common, as training leaves it.
 std::vector<float> trained_table(uint64_t rows, uint64_t cols, unsigned seed) {
   std::mt19937 random(seed);
