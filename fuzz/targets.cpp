@@ -14,7 +14,9 @@ const std::vector<Target>& targets() {
       {"safetensors", safetensors, kMiB, {"tests/eagle3/data/raw_none_pre/model.safetensors"}},
       {"safetensors_index", safetensors_index, kMiB, {}},
       {"torch", torch, kMiB, {"tests/formats/data/torch"}},
-      {"trace", trace, kMiB, {"tests/formats/data/torch"}},
+      // Lines of token ids become a tree of some 20 times their bytes, up to formats/json_text.h's limit on values.
+      {"trace", trace, 2 * kMiB, {"tests/formats/data/torch"}},
+      {"engine_trace", engine_trace, 2 * kMiB, {}},
       {"drafter", drafter, kMiB, {}},
       // A template's values live within the budget of its steps (text/jinja_interpreter.h), whatever its length.
       {"chat_template", chat_template, 64 * kMiB, {"tests/text/data/templates"}},

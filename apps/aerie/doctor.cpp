@@ -15,7 +15,7 @@ constexpr uint64_t kMaxCommandBytes = uint64_t{1} << 20;
 constexpr uint64_t kMaxLogBytes = uint64_t{1} << 30;
 
 struct DoctorFlags {
-  std::string engine, command_line, command_file, target_arch, verify_ms;
+  std::string engine, command_line, command_file, target_arch, verify_ms, html;
   std::vector<std::string> logs;
   double draft_ms = 0;
   int k = 0;
@@ -41,6 +41,10 @@ Status read_log(const EngineVersion& engine, const std::string& argument, std::o
   report.add(describe(*reading, condition));
   report.add(reading->findings);
   report.add(judge_acceptance(*reading, depth));
+  if (!reading->acceptance.unconditional.empty()) {
+    ChartSeries& series = report.accepted_by_step.emplace_back(ChartSeries{has_condition ? condition : "as the engine states it", {}});
+    for (const double share : reading->acceptance.unconditional) series.points.push_back(Interval{share, share, share});
+  }
   readings.push_back(*reading);
   if (has_condition) {
     entry.reading = *std::move(reading);
@@ -93,6 +97,10 @@ Status run_doctor(const DoctorFlags& flags) {
     report.add(describe(costs, readings.empty() ? Acceptance() : readings.front().acceptance, findings));
     report.add(findings);
   }
+  if (!flags.html.empty()) {
+    const std::string title = flags.replay.drafter.empty() ? "aerie doctor" : "aerie doctor: " + flags.replay.drafter;
+    AERIE_TRY(write_file_atomically(flags.html, report.html(title)));
+  }
   if (flags.json) {
     print_json(report.json());
   } else {
@@ -121,6 +129,7 @@ void add_doctor(CLI::App& app, Work& work) {
   command->add_option("-k", flags->k, "drafts per verify, if neither flags nor log say it")->check(CLI::Range(1, 1024));
   command->add_option("--verify-ms", flags->verify_ms, "cost of one forward of the target by rows: 1:27.5,2:29,4:33 (milliseconds)");
   command->add_option("--draft-ms", flags->draft_ms, "cost of one draft in milliseconds")->check(CLI::NonNegativeNumber);
+  command->add_option("--html", flags->html, "write the report with plots to this file too: one page that needs no network");
   command->add_flag("--json", flags->json, "print one JSON object");
   command->callback([flags, &work] { work = [flags] { return run_doctor(*flags); }; });
 }

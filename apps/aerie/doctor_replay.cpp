@@ -3,10 +3,12 @@
 #include <algorithm>
 #include <filesystem>
 
+#include "doctor/breakdown.h"
 #include "doctor/engine_check.h"
+#include "doctor/mend.h"
+#include "doctor/served_check.h"
 #include "doctor/slot_check.h"
 #include "doctor/verdict.h"
-#include "eagle3/engines/as_served.h"
 #include "eagle3/spec_fields.h"
 
 namespace aerie::cli {
@@ -89,39 +91,6 @@ Status check_final_state(const ReplayFlags& flags, const std::string& path, cons
   return {};
 }
 
-Status replay_served(const std::string& path, const EngineVersion& engine, const std::string& target_arch, const Reading& declared, const HypothesisFacts& facts,
-                     ReadingScorer& scorer, const Judged& base, int k, Report& report) {
-  AERIE_ASSIGN(const RawCheckpoint raw, RawCheckpoint::open(path));
-  for (const ServedReading& served : read_as_served(drafter_files(raw), engine, {target_arch, facts.blocks}, &declared.spec)) {
-    const auto cannot = [&](const std::string& why) {
-      report.add(std::vector<Finding>{{Severity::kNote, "served-not-replayed", fmt::format("what {} runs cannot be replayed: {}", served.engine, why), ""}});
-    };
-    report.add(served.refusals);
-    report.add(served.misreadings);
-    if (!served.unknown.empty()) cannot(served.unknown);
-    if (!served.spec || served.refuses() || served.differences.empty()) continue;
-    Hypothesis hypothesis{"served", "as " + served.engine + " reads it", "", declared};
-    hypothesis.reading.spec = *served.spec;
-    hypothesis.reading.norms.clear();
-    auto feature = nearest_feature(*served.spec, facts.slots, facts.blocks);
-    if (!feature.ok()) {
-      cannot(feature.status().message());
-      continue;
-    }
-    hypothesis.reading.feature = std::move(feature->feature);
-    auto judged = judge_reading(scorer, hypothesis, base, k);
-    if (!judged.ok()) {
-      cannot(judged.status().message());
-      continue;
-    }
-    std::vector<std::string> differences;
-    for (const ServedDifference& d : served.differences) differences.push_back(fmt::format("{} {} in place of {}", d.field, d.served, d.trained));
-    if (!feature->stand_ins.empty()) differences.push_back(stand_in_text(feature->stand_ins) + ", which the trace does not hold");
-    report.add(judge_served(served.engine, *judged, base, differences, k));
-  }
-  return {};
-}
-
 Status compare_with_engine(const std::string& folder, const TraceSource* source, ReadingScorer& scorer, const Reading& reading, const HypothesisFacts& facts,
                            Report& report) {
   AERIE_ASSIGN(const EngineTraceReader reader, EngineTraceReader::open(folder));
@@ -132,6 +101,24 @@ Status compare_with_engine(const std::string& folder, const TraceSource* source,
   AERIE_ASSIGN(const EngineComparison comparison, compare_engine(cases, scorer, reading, facts));
   report.add(comparison.findings);
   report.add(describe(comparison, reader.manifest()));
+  report.accepted_by_step.push_back(accepted_by_step("served by " + reader.manifest().engine, comparison.accepted));
+  return {};
+}
+
+/// Writes what was named, or says why nothing was written.
+Status fix_files(const std::string& out, const DraftCheckpoint& checkpoint, const SearchResult& result, const HypothesisFacts& facts, const OpenOptions& known,
+                 const GgufFile* target, int k, Report& report) {
+  ConvertOptions options;
+  options.tokenizer = target;
+  options.target = {known.target_architecture, known.target_blocks};
+  const auto mend = mend_checkpoint(checkpoint, result, facts, options.target, k);
+  if (!mend.ok() && (mend.status().code() == StatusCode::kNotFound || mend.status().code() == StatusCode::kUnsupported)) {
+    report.add(std::vector<Finding>{{Severity::kNote, "nothing-written", fmt::format("{} is not written: {}", out, mend.status().message()), ""}});
+    return {};
+  }
+  if (!mend.ok()) return mend.status();
+  AERIE_TRY(write_mend(*mend, out, options));
+  report.add(describe(*mend, out));
   return {};
 }
 
@@ -150,6 +137,10 @@ void ReplayFlags::add_to(CLI::App& app) {
       ->needs(traces_option)->delimiter(',');
   app.add_option("--teacher", teacher, "boundary that its trainer took for the final state (default: what the files record, else the trace's last state)")
       ->needs(traces_option)->check(CLI::NonNegativeNumber);
+  app.add_option("--validated", validated, "share of drafts right that its training reported, by step: 0.747,0.61")->needs(traces_option)->delimiter(',')->check(CLI::Range(0.0, 1.0));
+  app.add_option("--domains", domains, "JSON lines whose line i names the domain, category or source of row i of the trace (the prompts that were captured): acceptance by domain")
+      ->needs(traces_option);
+  app.add_option("--fix", fix, "write the drafter with the named faults mended to this folder (or NAME.gguf), where files can state it")->needs(traces_option);
   app.add_flag("--without-mask", without_mask, "take every token for the target's own where the trace has no mask")->needs(traces_option);
   app.add_option("--sample-tokens", sample_tokens, "tokens of the trace to look at, drawn from all over it")
       ->needs(traces_option)
@@ -198,6 +189,7 @@ Status replay_hypotheses(const ReplayFlags& flags, const std::optional<EngineVer
     sampling.max_tokens = flags.sample_tokens;
     AERIE_ASSIGN(sample, take_sample(*source, checkpoint.spec, sampling));
     AERIE_TRY(name_slots(flags.slots, sample));
+    if (!flags.domains.empty()) AERIE_TRY(name_domains(flags.domains, sample));
     report.add(sample.findings);
     facts.slots = sample.slots;
   }
@@ -230,9 +222,14 @@ Status replay_hypotheses(const ReplayFlags& flags, const std::optional<EngineVer
     report.add(judge_coverage(result));
     if (!result.rounds.empty()) mended = last_reading(result);
     if (side.target != nullptr) AERIE_TRY(check_final_state(flags, path, sample, scorer, side.tables, mended, k, report));
-    report.add(describe(result, sample, k));
+    report.add(judge_validation(result, flags.validated));
+    report.add(describe(result, sample, k, flags.validated));
+    for (ChartSeries& series : accepted_by_step(result)) report.accepted_by_step.push_back(std::move(series));
+    if (!flags.fix.empty()) AERIE_TRY(fix_files(flags.fix, checkpoint, result, facts, known, side.file ? &*side.file : nullptr, k, report));
     if (engine && !result.rounds.empty()) {
-      AERIE_TRY(replay_served(path, *engine, target_arch, declared, facts, scorer, result.rounds.front().base, k, report));
+      AERIE_ASSIGN(const RawCheckpoint raw, RawCheckpoint::open(path));
+      AERIE_ASSIGN(const auto served, replay_served(raw, *engine, target_arch, declared, facts, scorer, result.rounds.front().base, k));
+      report.add(served);
     }
   }
   if (!flags.engine_trace.empty()) AERIE_TRY(compare_with_engine(flags.engine_trace, source.get(), scorer, mended, facts, report));

@@ -12,6 +12,8 @@ namespace aerie::cli {
 
 struct ReplayFlags {
   std::string drafter, target, traces, rows, engine_trace;
+  std::string domains, fix;        // files: of each row's domain; to write the mended drafter to
+  std::vector<double> validated;   // shares of drafts right by step, as the training reported them
   std::vector<std::string> slots;  // what the trace's states are, where it does not say it
   std::optional<int> teacher;      // the boundary that the trainer took for the final state
   bool without_mask = false;

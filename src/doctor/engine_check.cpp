@@ -2,6 +2,7 @@
 
 #include <algorithm>
 
+#include "doctor/breakdown.h"
 #include "doctor/engine_features.h"
 
 namespace aerie {
@@ -118,7 +119,18 @@ class Comparer {
     for (const EngineCase& c : cases_) {
       out_.with_states += c.stored ? 1 : 0;
       out_.cycles += static_cast<int64_t>(c.request.cycles.size());
-      for (const EngineCycle& cycle : c.request.cycles) accepted += cycle.accepted;
+      RatioPart& length = out_.length.emplace_back();
+      for (const EngineCycle& cycle : c.request.cycles) {
+        accepted += cycle.accepted;
+        length.sum += cycle.accepted + 1;
+        length.count += 1;
+        if (out_.accepted.size() < cycle.drafts.size()) out_.accepted.resize(cycle.drafts.size(), std::vector<RatioPart>(cases_.size()));
+        for (size_t step = 0; step < cycle.drafts.size(); ++step) {
+          RatioPart& part = out_.accepted[step][static_cast<size_t>(&c - cases_.data())];
+          part.count += 1;
+          part.sum += static_cast<size_t>(cycle.accepted) > step ? 1 : 0;
+        }
+      }
     }
     if (out_.cycles > 0) out_.acceptance_length = 1 + static_cast<double>(accepted) / static_cast<double>(out_.cycles);
   }
@@ -452,6 +464,7 @@ ReportSection describe(const EngineComparison& comparison, const EngineTraceMani
   }
   out.data = {{"engine", manifest.engine}, {"drafter", manifest.drafter}, {"stages", stages}, {"acceptance_length", comparison.acceptance_length},
               {"cycles", comparison.cycles}, {"requests_with_states", comparison.with_states}};
+  if (comparison.length.size() > 1) out.charts.push_back(length_histogram("requests by acceptance length", {{"served", comparison.length}}));
   return out;
 }
 

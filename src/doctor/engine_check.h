@@ -37,6 +37,8 @@ struct EngineComparison {
   std::vector<Finding> findings;
   double acceptance_length = 0;  // of the engine, by its own counts
   int64_t cycles = 0;
+  std::vector<RatioPart> length;                 // of each request: tokens emitted over cycles
+  std::vector<std::vector<RatioPart>> accepted;  // [step][request]: cycles that accepted more than `step` drafts, over those that drafted as many
   size_t with_states = 0;  // requests whose states are stored
 };
 

@@ -227,6 +227,12 @@ Expected<SearchResult> search_hypotheses(ReadingScorer& scorer, const Reading& d
   return out;
 }
 
+std::vector<size_t> judged_order(const Sample& sample) {
+  auto [out, judging] = halves(sample);
+  out.insert(out.end(), judging.begin(), judging.end());
+  return out;
+}
+
 const Reading& last_reading(const SearchResult& result) {
   const SearchRound& last = result.rounds.back();
   return (last.winner ? last.finalists[*last.winner] : last.base).hypothesis.reading;
@@ -235,9 +241,7 @@ const Reading& last_reading(const SearchResult& result) {
 Expected<Judged> judge_reading(ReadingScorer& scorer, const Hypothesis& hypothesis, const Judged& base, int k) {
   Judged out;
   out.hypothesis = hypothesis;
-  auto [conversations, judging] = halves(scorer.sample());
-  conversations.insert(conversations.end(), judging.begin(), judging.end());  // the order of base.score
-  AERIE_ASSIGN(out.score, scorer.score(hypothesis.reading, conversations, k));
+  AERIE_ASSIGN(out.score, scorer.score(hypothesis.reading, judged_order(scorer.sample()), k));
   out.first = ratio_interval(out.score.first, 0.95);
   out.length = ratio_interval(out.score.length, 0.95);
   out.gain = difference_interval(out.score.length, base.score.length, 0.95);

@@ -62,6 +62,9 @@ struct SearchResult {
 Expected<SearchResult> search_hypotheses(ReadingScorer& scorer, const Reading& declared, const HypothesisFacts& facts,
                                          const SearchOptions& options);
 
+/// The numbers of a sample's conversations in the order of the scores of Judged: those that are searched, then those that judge.
+std::vector<size_t> judged_order(const Sample& sample);
+
 /// The declared reading with every fault mended that was named. There must have been a round.
 const Reading& last_reading(const SearchResult& result);
 

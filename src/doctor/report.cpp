@@ -34,11 +34,22 @@ void Report::add(const std::vector<Finding>& more) {
   }
 }
 
+std::vector<ReportSection> Report::all_sections() const {
+  std::vector<ReportSection> out = sections;
+  if (accepted_by_step.empty()) return out;
+  Chart chart{"accepted_by_step", "cycles that accept the draft of each step", {}, accepted_by_step, true};
+  size_t steps = 0;
+  for (const ChartSeries& series : accepted_by_step) steps = std::max(steps, series.points.size());
+  for (size_t s = 1; s <= steps; ++s) chart.labels.push_back(std::to_string(s));
+  out.push_back({"acceptance_by_step", "cycles that accept the draft of each step (one plus their sum is the acceptance length)", chart_lines(chart), Json::object(), {chart}});
+  return out;
+}
+
 std::string Report::text() const {
   std::string out;
-  if (findings.empty()) out += "nothing wrong was found in what was given\n";
+  if (findings.empty()) out += fmt::format("{}\n", kNothingFound);
   for (const Finding& finding : ranked(findings)) out += finding_text(finding) + "\n";
-  for (const ReportSection& section : sections) {
+  for (const ReportSection& section : all_sections()) {
     out += fmt::format("\n{}\n", section.title);
     for (const std::string& line : section.lines) out += "  " + line + "\n";
   }
@@ -47,10 +58,11 @@ std::string Report::text() const {
 
 Json Report::json() const {
   Json out = {{"findings", findings_json(ranked(findings))}};
-  for (const ReportSection& section : sections) {
+  for (const ReportSection& section : all_sections()) {
     // Several logs make several sections of one name.
     if (!out.contains(section.name)) out[section.name] = Json::array();
-    out[section.name].push_back(section.data);
+    Json& data = out[section.name].emplace_back(section.data);
+    for (const Chart& chart : section.charts) data["charts"].push_back(chart_json(chart));
   }
   return out;
 }

@@ -1,9 +1,15 @@
 #include "doctor/sample.h"
 
 #include <algorithm>
+#include <charconv>
 #include <cmath>
+#include <map>
+#include <optional>
 
+#include "base/file_io.h"
 #include "eagle3/replay.h"
+#include "formats/json_text.h"
+#include "formats/printable.h"
 
 namespace aerie {
 namespace {
@@ -34,12 +40,60 @@ void cut(Trace& trace, size_t length) {
   trace.states.shrink_to_fit();
 }
 
+/// The last number in a conversation's id: "12" of "data_12.ckpt".
+std::optional<uint64_t> row_of(const std::string& id) {
+  const size_t end = id.find_last_of("0123456789");
+  if (end == std::string::npos) return std::nullopt;
+  const size_t before = id.find_last_not_of("0123456789", end);
+  uint64_t out = 0;
+  const char* first = id.data() + (before == std::string::npos ? 0 : before + 1);
+  const auto [stop, error] = std::from_chars(first, id.data() + end + 1, out);
+  return error == std::errc() ? std::optional(out) : std::nullopt;
+}
+
 }  // namespace
 
 std::vector<std::string> Sample::slot_names() const {
   std::vector<std::string> out;
   for (const StateSlot& slot : slots) out.push_back(slot.name());
   return out;
+}
+
+Status name_domains(const std::string& path, Sample& sample) {
+  constexpr uint64_t kMaxBytes = uint64_t{1} << 30;
+  constexpr size_t kMostDomains = 12;
+  AERIE_ASSIGN(const std::string text, read_file(path, kMaxBytes));
+  std::map<uint64_t, std::string> wanted;  // by row
+  for (const Conversation& c : sample.conversations) {
+    if (const auto row = row_of(c.id)) wanted[*row];
+  }
+  uint64_t number = 0;
+  for (size_t begin = 0; begin < text.size(); ++number) {
+    const size_t end = std::min(text.find('\n', begin), text.size());
+    if (const auto row = wanted.find(number); row != wanted.end()) {
+      const auto line = parse_json(std::string_view(text).substr(begin, end - begin));
+      if (!line.ok()) return line.status().with_context(fmt::format("{}: line {}", path, number + 1));
+      for (const char* key : {"domain", "category", "source"}) {
+        if (row->second.empty() && line->is_object() && line->contains(key) && (*line)[key].is_string()) row->second = printable_bare((*line)[key].get<std::string>());
+      }
+    }
+    begin = end + 1;
+  }
+  std::map<std::string, size_t> counts;
+  for (const Conversation& c : sample.conversations) {
+    const auto row = row_of(c.id);
+    const std::string& domain = sample.domains.emplace_back(row ? wanted[*row] : "");
+    if (domain.empty()) return invalid_argument("{}: it has no domain, category or source for the conversation {}: expected a line for each row of the trace", path, c.id);
+    ++counts[domain];
+  }
+  std::vector<std::pair<size_t, std::string>> order;
+  for (const auto& [domain, count] : counts) order.emplace_back(count, domain);
+  std::sort(order.rbegin(), order.rend());
+  for (std::string& domain : sample.domains) {
+    const auto at = std::find_if(order.begin(), order.end(), [&](const auto& entry) { return entry.second == domain; });
+    if (order.size() > kMostDomains && at - order.begin() >= static_cast<std::ptrdiff_t>(kMostDomains) - 1) domain = "other";
+  }
+  return {};
 }
 
 std::vector<Finding> judge_sizes(const Sample& sample, const DraftSpec& spec, std::span<const int> slots) {

@@ -26,10 +26,15 @@ struct Sample {
   int64_t tokens = 0;
   int64_t rows = 0;               // at which a cycle can stand
   std::string how;                // what was taken of how much, in words
+  std::vector<std::string> domains;  // of the conversations, or none
   std::vector<Finding> findings;  // what was wrong with the trace
 
   std::vector<std::string> slot_names() const;
 };
+
+/// Reads each conversation's domain out of JSON lines: line i is of row i (the last number in the conversation's id), and its domain is
+/// `domain`, `category` or `source`, whichever is there first. Where there are more than 12 domains, the rarest become "other".
+Status name_domains(const std::string& path, Sample& sample);
 
 /// Warns where the states that a drafter without a feature norm reads are of very unlike size: the largest drowns the others, and
 /// training runs away.

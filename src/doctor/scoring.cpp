@@ -3,10 +3,48 @@
 #include <algorithm>
 
 namespace aerie {
+namespace {
+
+constexpr int kFirstBucket = 64;
+
+ScoreDetail detail_of(const TraceReplay& replay, const ReplaySummary& sums, int k) {
+  ScoreDetail out;
+  for (const StepAcceptance& step : sums.steps) out.right.push_back({static_cast<double>(step.matched), static_cast<double>(step.starts)});
+  out.accepted.resize(static_cast<size_t>(k));
+  for (const AnswerWalk& walk : replay.walks) {
+    for (const int accepted : walk.accepted) {
+      for (int s = 0; s < k; ++s) {
+        out.accepted[static_cast<size_t>(s)].count += 1;
+        out.accepted[static_cast<size_t>(s)].sum += accepted > s ? 1 : 0;
+      }
+    }
+  }
+  for (const ReplayStart& start : replay.starts) {
+    if (start.available == 0) continue;
+    RatioPart& part = out.by_position[position_bucket(start.row)];
+    part.count += 1;
+    part.sum += start.matches & 1;
+  }
+  return out;
+}
+
+}  // namespace
+
+size_t position_bucket(int position) {
+  size_t out = 0;
+  while (out + 1 < kPositionBuckets && position >= kFirstBucket << out) ++out;
+  return out;
+}
+
+std::string position_bucket_name(size_t bucket) {
+  const int from = bucket == 0 ? 0 : kFirstBucket << (bucket - 1);
+  return bucket + 1 == kPositionBuckets ? fmt::format("{}-", from) : fmt::format("{}-{}", from, (kFirstBucket << bucket) - 1);
+}
 
 void Score::append(const Score& more) {
   first.insert(first.end(), more.first.begin(), more.first.end());
   length.insert(length.end(), more.length.begin(), more.length.end());
+  detail.insert(detail.end(), more.detail.begin(), more.detail.end());
   summary.add(more.summary);
 }
 
@@ -85,6 +123,7 @@ Expected<Score> ReadingScorer::score(const Reading& reading, std::span<const siz
     out.summary.add(own);
     out.first.push_back({static_cast<double>(own.steps[0].matched), static_cast<double>(own.steps[0].starts)});
     out.length.push_back({static_cast<double>(own.accepted + own.cycles), static_cast<double>(own.cycles)});
+    out.detail.push_back(detail_of(*replay, own, k));
   }
   return out;
 }

@@ -1,6 +1,7 @@
 // How well a drafter drafts under one reading, on the conversations of a sample.
 #pragma once
 
+#include <array>
 #include <map>
 #include <optional>
 #include <span>
@@ -20,10 +21,24 @@ struct FinalNorm {
   float eps = 1e-5f;
 };
 
+/// Positions of a conversation that are looked at together: below 64, 128, 256, 512, 1024, and the rest.
+inline constexpr size_t kPositionBuckets = 6;
+/// The bucket of a position, and its name ("64-127").
+size_t position_bucket(int position);
+std::string position_bucket_name(size_t bucket);
+
+/// One conversation, step by step.
+struct ScoreDetail {
+  std::vector<RatioPart> right;     // [K] drafts of step s that match, over rows, fed with the target's own tokens: what a validation counts
+  std::vector<RatioPart> accepted;  // [K] cycles of the walk that accept more than s drafts, over cycles: what an engine counts
+  std::array<RatioPart, kPositionBuckets> by_position;  // first drafts that match, over rows, by position of the row
+};
+
 /// Over some conversations, in the order asked for.
 struct Score {
   std::vector<RatioPart> first;   // drafts of step 0 that match, over rows: step-0 acceptance, fed with the target's own tokens
   std::vector<RatioPart> length;  // tokens emitted over cycles of the walk: acceptance length, the target's own token included
+  std::vector<ScoreDetail> detail;
   ReplaySummary summary;
 
   void append(const Score& more);

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cmath>
 
+#include "doctor/breakdown.h"
 #include "eagle3/engines/as_served.h"
 
 namespace aerie {
@@ -129,6 +130,16 @@ std::vector<Finding> verdict(const SearchResult& result, int k) {
   return out;
 }
 
+const Reading* certain_reading(const SearchResult& result, int k) {
+  const Reading* out = nullptr;
+  for (size_t r = 0; r < result.rounds.size(); ++r) {
+    const SearchRound& round = result.rounds[r];
+    if (!round.winner || fault(result, r, k).severity != Severity::kError) break;
+    out = &round.finalists[*round.winner].hypothesis.reading;
+  }
+  return out;
+}
+
 std::vector<Finding> judge_coverage(const SearchResult& result) {
   constexpr double kLittle = 0.9;
   if (result.rounds.empty()) return {};
@@ -141,20 +152,18 @@ std::vector<Finding> judge_coverage(const SearchResult& result) {
 
 namespace {
 
-nlohmann::json to_json(const Interval& interval) { return {{"value", interval.value}, {"low", interval.low}, {"high", interval.high}}; }
-
 nlohmann::json to_json(const Judged& judged) {
   nlohmann::json steps = nlohmann::json::array();
   for (const StepAcceptance& step : judged.score.summary.steps) {
     steps.push_back({{"unconditional", step.unconditional()}, {"conditional", step.conditional()}});
   }
-  return {{"axis", judged.hypothesis.axis}, {"name", judged.hypothesis.name}, {"mend", judged.hypothesis.mend}, {"first_draft", to_json(judged.first)},
-          {"acceptance_length", to_json(judged.length)}, {"gain", to_json(judged.gain)}, {"beats", judged.beats}, {"steps", steps}};
+  return {{"axis", judged.hypothesis.axis}, {"name", judged.hypothesis.name}, {"mend", judged.hypothesis.mend}, {"first_draft", interval_json(judged.first)},
+          {"acceptance_length", interval_json(judged.length)}, {"gain", interval_json(judged.gain)}, {"beats", judged.beats}, {"steps", steps}};
 }
 
 }  // namespace
 
-ReportSection describe(const SearchResult& result, const Sample& sample, int k) {
+ReportSection describe(const SearchResult& result, const Sample& sample, int k, std::span<const double> validated) {
   ReportSection out{"hypotheses", fmt::format("how the drafter does on stored states, reading by reading (k = {})", k), {}, nlohmann::json::object()};
   out.lines.push_back(sample.how);
   out.lines.push_back(fmt::format("states: {}", fmt::join(sample.slot_names(), ", ")));
@@ -184,28 +193,14 @@ ReportSection describe(const SearchResult& result, const Sample& sample, int k) 
   }
   out.data = {{"k", k}, {"conversations", sample.conversations.size()}, {"tokens", sample.tokens}, {"rows", sample.rows},
               {"states", sample.slot_names()}, {"too_little", result.too_little}, {"visible", result.visible}, {"rounds", rounds}};
+  out.charts = breakdown(result, sample, validated);
+  for (const Chart& chart : out.charts) {
+    if (chart.name == "readings" || chart.name == "length_histogram") continue;  // one stands above, the other is for the eye
+    out.lines.push_back("");
+    out.lines.push_back(chart.title + ":");
+    for (std::string& line : chart_lines(chart)) out.lines.push_back(std::move(line));
+  }
   return out;
-}
-
-std::vector<Finding> judge_served(const std::string& engine, const Judged& served, const Judged& declared, const std::vector<std::string>& differences,
-                                  int k) {
-  const std::string what = fmt::format("{}", fmt::join(differences, "; "));
-  if (served.gain.high < 0 && -served.gain.value >= kLeastGain) {
-    return {{Severity::kError, "served-otherwise",
-             fmt::format("{} runs another forward than the files declare ({}), which costs {:.3f} tokens per verify: acceptance length {} against {} at k = {}",
-                         engine, what, -served.gain.value, served.length.text(), declared.length.text(), k),
-             "write the files so that this engine reads them as declared (aerie inspect --served-by says what it reads), or use an engine that does"}};
-  }
-  if (served.beats) {
-    return {{Severity::kError, "declared-otherwise",
-             fmt::format("the drafter does better as {} reads it ({}) than as declared: acceptance length {} against {} at k = {}", engine, what,
-                         served.length.text(), declared.length.text(), k),
-             "the files declare another forward than the drafter was trained with; see the other findings"}};
-  }
-  return {{Severity::kNote, "served-alike",
-           fmt::format("what {} reads otherwise ({}) makes no difference that shows on this trace: acceptance length {} against {} at k = {}", engine, what,
-                       served.length.text(), declared.length.text(), k),
-           ""}};
 }
 
 }  // namespace aerie

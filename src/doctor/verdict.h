@@ -9,14 +9,13 @@ namespace aerie {
 /// One finding for each fault named, or what can be said instead: no fault, perhaps a fault, too little data, no reading works.
 std::vector<Finding> verdict(const SearchResult& result, int k);
 
+/// The reading with the faults mended that verdict() calls errors, up to the first that it is less sure of; null where there is none.
+const Reading* certain_reading(const SearchResult& result, int k);
+
 /// Warns where the draft vocabulary leaves out much of what the target writes: no draft can be one of those tokens.
 std::vector<Finding> judge_coverage(const SearchResult& result);
 
-/// The figures behind it: each round's ranking.
-ReportSection describe(const SearchResult& result, const Sample& sample, int k);
-
-/// An engine's reading beside the declared one.
-std::vector<Finding> judge_served(const std::string& engine, const Judged& served, const Judged& declared, const std::vector<std::string>& differences,
-                                  int k);
+/// The figures behind it: each round's ranking, and where acceptance is lost (breakdown.h). `validated`: see there.
+ReportSection describe(const SearchResult& result, const Sample& sample, int k, std::span<const double> validated = {});
 
 }  // namespace aerie

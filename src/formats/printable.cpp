@@ -4,9 +4,11 @@
 
 namespace aerie {
 
-std::string printable(std::string_view text) {
+std::string printable(std::string_view text) { return "'" + printable_bare(text) + "'"; }
+
+std::string printable_bare(std::string_view text) {
   constexpr size_t kLongest = 100;
-  std::string out = "'";
+  std::string out;
   for (const char c : text.substr(0, kLongest)) {
     if (c >= ' ' && c <= '~') {
       out += c;
@@ -14,8 +16,7 @@ std::string printable(std::string_view text) {
       out += fmt::format("\\x{:02x}", static_cast<unsigned char>(c));
     }
   }
-  out += text.size() > kLongest ? "...'" : "'";
-  return out;
+  return text.size() > kLongest ? out + "..." : out;
 }
 
 }  // namespace aerie

@@ -261,6 +261,18 @@ class Contract(unittest.TestCase):
         self.assertIn("teacher-not-stored", [f["code"] for f in reply["findings"]])
         self.refused(2, "doctor", "-d", "smollm2", says=["--traces"])
 
+        # Two conversations name no fault, so that nothing is written; the page and the domains need none.
+        page, fixed = self.folder / "report.html", self.folder / "fixed"
+        domains = self.write("domains.jsonl", '{"category": "science"}\n{"category": "colours"}\n')
+        more = ["-m", "smollm2", "--html", page, "--fix", fixed, "--domains", domains, "--validated", "0.7,0.5"]
+        reply = json.loads(self.done(*doctor, *more, "--json").stdout)
+        self.assertEqual([f["code"] for f in reply["findings"]], ["too-little", "nothing-written"])
+        self.assertFalse(fixed.exists())
+        self.assertIn("too few to tell a fault from chance", page.read_text())
+        self.one_sentence(self.refused(2, *doctor, "-m", "smollm2", "--domains", self.write("short.jsonl", "{}\n"), says=["short.jsonl", "category"]))
+        self.one_sentence(self.refused(1, *doctor, "-m", "smollm2", "--html", "/nonexistent/page.html", says=["/nonexistent/page.html"]))
+        self.refused(2, *doctor, "-m", "smollm2", "--validated", "74.7", says=["--validated"])
+
         # What the engine did is what the replay does.
         served = self.folder / "served"
         self.done("run", "-m", "smollm2", "-d", "smollm2", "-k", "3", "-n", "12", "-p", "Why is the sky blue?", "--trace", served)

@@ -13,6 +13,9 @@ namespace aerie {
 struct Case {
   SearchResult result;
   std::vector<Finding> findings;
+  DraftCheckpoint given;  // with the spec that was declared
+  HypothesisFacts facts;
+  Sample sample;
   std::string text() const {
     std::string out;
     for (const Finding& f : findings) out += f.code + ": " + f.text + " -> " + f.fix + "\n";
@@ -24,9 +27,10 @@ struct Case {
   }
 };
 
-/// The trace is written by `truth`; the doctor is given a reading with a fault, and a trace without the boundaries that are missing.
+/// The trace is written by `truth`; the doctor is given a reading with a fault, and a trace without the boundaries that are missing. `then`:
+/// what is asked of the same scorer afterwards.
 inline Case diagnose(const DraftCheckpoint& checkpoint, const Reading& truth, const std::function<void(Reading&)>& fault, const DrawnOptions& options,
-                     const std::vector<int>& missing = {}, TargetTables tables = {}) {
+                     const std::vector<int>& missing = {}, TargetTables tables = {}, const std::function<void(ReadingScorer&, const Case&)>& then = {}) {
   ThreadPool pool(2);
   if (tables.vocab == 0) tables = drawn_tables(truth.spec);
   const auto source = without_boundaries(*draw_trace(checkpoint, truth, options, pool, tables), missing);
@@ -34,7 +38,7 @@ inline Case diagnose(const DraftCheckpoint& checkpoint, const Reading& truth, co
   fault(declared);
   DraftCheckpoint given = checkpoint;
   given.spec = declared.spec;
-  const auto sample = take_sample(*source, declared.spec, {});
+  auto sample = take_sample(*source, declared.spec, {});
   EXPECT_TRUE(sample.ok()) << sample.status().message();
   auto scorer = ReadingScorer::create(given, declared, tables, {}, *sample, kernels::best_kernels(), pool);
   EXPECT_TRUE(scorer.ok()) << scorer.status().message();
@@ -56,8 +60,10 @@ inline Case diagnose(const DraftCheckpoint& checkpoint, const Reading& truth, co
   search.taps.context = options.prompt + options.answer;  // attention of random weights takes in everything
   auto result = search_hypotheses(*scorer, declared, facts, search);
   EXPECT_TRUE(result.ok()) << result.status().message();
-  Case out{*std::move(result), {}};
+  Case out{*std::move(result), {}, given, facts, {}};
   out.findings = verdict(out.result, options.k);
+  if (then) then(*scorer, out);
+  out.sample = *std::move(sample);
   return out;
 }
 

@@ -205,6 +205,44 @@ def trace_seeds():
     }
 
 
+def engine_trace_seeds():
+    def lines(*objects):
+        return b"".join(json.dumps(line).encode() + b"\n" for line in objects)
+
+    def tensors(**changed):
+        columns = {"rows.token": [2, 3], "rows.position": [0, 1], "rows.cycle": [0, 0], "steps.cycle": [0, 0], "steps.step": [0, 1],
+                   "steps.token": [3, 4], "steps.position": [1, 2], "steps.top_tokens": [4, 5]}
+        header, data = {}, b""
+        for name, values in {**columns, **changed}.items():
+            blob = struct.pack(f"<{len(values)}q", *values)
+            shape = [len(values), 1] if name == "steps.top_tokens" else [len(values)]
+            header[name] = entry(shape, len(data), len(data) + len(blob), "I64")
+            data += blob
+        for name, shape, dtype, blob in (("steps.top_logits", [2, 1], "F32", struct.pack("<2f", 1, float("nan"))),
+                                         ("rows.feature", [2, 3], "BF16", b"\x80\x3f" * 6)):
+            header[name] = entry(shape, len(data), len(data) + len(blob), dtype)
+            data += blob
+        return safetensors(header, data)
+
+    first, cycle = {"token_ids": [1, 2, 3, 4], "prompt_tokens": 2, "cached_tokens": 0}, {"newest": 2, "drafts": [4, 5], "accepted": 1}
+    return {
+        "lines": lines(first, cycle),
+        "prompt_beyond": lines({**first, "prompt_tokens": 5}, cycle),
+        "newest_beyond": lines(first, {**cycle, "newest": 2**31 - 1}),
+        "cycles_backwards": lines(first, cycle, cycle),
+        "accepted_beyond": lines(first, {**cycle, "accepted": 3}),
+        "no_cycles": lines(first),
+        "cut_off": lines(first, cycle)[:-1],
+        "many_ids": lines({**first, "token_ids": [0] * 20000}, cycle),
+        "tensors": tensors(),
+        "cycle_not_there": tensors(**{"rows.cycle": [0, 1]}),
+        "negative": tensors(**{"rows.position": [-1, 2**40]}),
+        "counts_differ": tensors(**{"rows.token": [2]}),
+        "widths_wrap": safetensors({"rows.feature": entry([0, 2**63], 0, 0, "BF16"), "rows.token": entry([0], 0, 0, "I64"),
+                                    "rows.position": entry([0], 0, 0, "I64"), "rows.cycle": entry([0], 0, 0, "I64")}),
+    }
+
+
 def drafter_seeds():
     layer = {"model_type": "llama", "hidden_size": 16, "intermediate_size": 32, "num_attention_heads": 4, "num_key_value_heads": 2,
              "head_dim": 4, "num_hidden_layers": 1, "vocab_size": 64, "max_position_embeddings": 128, "rms_norm_eps": 1e-5,
@@ -272,7 +310,7 @@ def template_seeds():
 def main():
     out = Path(sys.argv[1] if len(sys.argv) > 1 else DEFAULT_OUTPUT)
     seeds = {"gguf": gguf_seeds(), "tokenizer": tokenizer_seeds(), "safetensors": safetensors_seeds(), "torch": torch_seeds(),
-             "trace": trace_seeds(),
+             "trace": trace_seeds(), "engine_trace": engine_trace_seeds(),
              "safetensors_index": index_seeds(), "drafter": drafter_seeds(), "chat_template": template_seeds()}
     for target, inputs in seeds.items():
         (out / target).mkdir(parents=True, exist_ok=True)

@@ -1,0 +1,141 @@
+"""The confusion table on the real model: plants faults in the shipped drafter, asks `aerie doctor`, and prints what it named.
+
+    doctor_table.py AERIE TARGET TRACES WORK
+
+TRACES holds states of the target with the boundaries that doctor-table.sh captures. Faults of the files are replayed on them; faults of an
+engine are made by Aerie's own engine, which serves the damaged drafter with --trace while the doctor is given the right one. Exit 1 below
+nine of ten right, or where it is confidently wrong.
+"""
+
+import json
+import pathlib
+import shutil
+import struct
+import subprocess
+import sys
+
+REPO = pathlib.Path(__file__).resolve().parents[1]
+DRAFTER = REPO / "models" / "smollm2-135m-eagle3"
+LEAST = 0.9
+
+
+def read_tensors(path):
+    data = path.read_bytes()
+    (length,) = struct.unpack("<Q", data[:8])
+    header = json.loads(data[8 : 8 + length])
+    header.pop("__metadata__", None)
+    return {n: (e["dtype"], e["shape"], data[8 + length + e["data_offsets"][0] : 8 + length + e["data_offsets"][1]]) for n, e in header.items()}
+
+
+def write_tensors(path, tensors):
+    header, blobs, at = {}, [], 0
+    for name, (kind, shape, data) in tensors.items():
+        header[name] = {"dtype": kind, "shape": shape, "data_offsets": [at, at + len(data)]}
+        blobs.append(data)
+        at += len(data)
+    text = json.dumps(header).encode()
+    text += b" " * (-len(text) % 8)
+    path.write_bytes(struct.pack("<Q", len(text)) + text + b"".join(blobs))
+
+
+def planted(folder, config_change=None, tensor_change=None):
+    """The shipped drafter with one thing changed."""
+    if folder.exists():
+        shutil.rmtree(folder)
+    folder.mkdir(parents=True)
+    config = json.loads((DRAFTER / "config.json").read_text(encoding="utf-8"))
+    if config_change:
+        config_change(config)
+    (folder / "config.json").write_text(json.dumps(config), encoding="utf-8")
+    tensors = read_tensors(DRAFTER / "model.safetensors")
+    if tensor_change:
+        tensor_change(tensors)
+    write_tensors(folder / "model.safetensors", tensors)
+    return folder
+
+
+def shifted_d2t(tensors):
+    kind, shape, data = tensors["d2t"]
+    values = struct.unpack(f"<{len(data) // 8}q", data)
+    tensors["d2t"] = (kind, shape, struct.pack(f"<{len(values)}q", values[0], *(v + 1 for v in values[1:])))
+    tensors.pop("t2d", None)
+
+
+def without_norm(tensors):
+    tensors.pop("input_norm.weight")
+
+
+def layer(config):
+    return config["transformer_layer_config"]
+
+
+def set_theta(config, theta):
+    layer(config)["rope_theta"] = theta
+    layer(config)["rope_parameters"]["rope_theta"] = theta
+
+
+def set_taps(config, taps):
+    config["eagle_aux_hidden_state_layer_ids"] = taps
+
+
+FILE_FAULTS = [
+    ("1", "ids one too high", ["wrong-taps"], lambda c: set_taps(c, [3, 16, 28]), None),
+    ("3", "ids one too low", ["wrong-taps"], lambda c: set_taps(c, [1, 14, 26]), None),
+    ("10", "(embedding, early, middle) for (early, middle, late)", ["wrong-taps"], lambda c: set_taps(c, [0, 2, 15]), None),
+    ("10", "the right states in another order", ["wrong-taps"], lambda c: set_taps(c, [27, 15, 2]), None),
+    ("14", "fed back before the norm", ["wrong-feedback"], lambda c: c.update(norm_output=False), None),
+    ("15", "norm_before_fc not taken over, its tensor gone", ["wrong-feature-norm"], lambda c: c.update(norm_before_fc=False), without_norm),
+    ("21", "norm_before_residual true", ["wrong-norm-before-residual"], lambda c: c.update(norm_before_residual=True), None),
+    ("36", "d2t off by one", ["wrong-d2t"], None, shifted_d2t),
+    ("47", "rope_theta 100", ["wrong-rope-theta"], lambda c: set_theta(c, 100.0), None),
+    ("37", "d2t missing", ["files-refused"], None, lambda t: t.pop("d2t")),
+    ("", "nothing", ["no-fault-found"], None, None),
+]
+ENGINE_FAULTS = [
+    ("4", "an engine that captures one block later", ["engine-wrong-taps"], lambda c: set_taps(c, [3, 16, 28]), None),
+    ("10", "an engine that captures (embedding, early, middle)", ["engine-wrong-taps"], lambda c: set_taps(c, [0, 2, 15]), None),
+    ("16", "an engine that skips the norm before fc", ["engine-feature-norm"], lambda c: c.update(norm_before_fc=False), without_norm),
+    ("17", "an engine that feeds back before the norm", ["engine-feedback"], lambda c: c.update(norm_output=False), None),
+    ("19", "an engine that adds the wrong residual", ["engine-norm-before-residual"], lambda c: c.update(norm_before_residual=True), None),
+    ("", "an engine that does right", ["engine-as-replayed"], None, None),
+]
+PROMPTS = ["Why is the sky blue?", "Name three colours.", "How do I list files in a folder?", "Write a haiku about rain."]
+
+
+def main():
+    aerie, target, traces, work = sys.argv[1], sys.argv[2], sys.argv[3], pathlib.Path(sys.argv[4])
+    outcomes = {"right": 0, "unknown": 0, "WRONG": 0}
+
+    def show(rows, fault, codes, findings):
+        order = {"error": 0, "warning": 1, "note": 2}
+        first = min(findings, key=lambda f: order[f["severity"]], default={"code": "nothing", "severity": "note"})
+        named = first["code"] in codes
+        outcome = "right" if named else "WRONG" if first["severity"] == "error" else "unknown"
+        outcomes[outcome] += 1
+        print(f"{rows:5} {fault:58} {first['code']:30} {outcome}", flush=True)
+
+    def doctor(*arguments):
+        done = subprocess.run([aerie, "doctor", "-m", target, "--json", *map(str, arguments)], capture_output=True, text=True, check=False)
+        if done.returncode != 0:
+            raise SystemExit(f"aerie doctor failed: {done.stderr}")
+        return json.loads(done.stdout)["findings"]
+
+    print(f"{'row':5} {'fault':58} {'first answer':30}")
+    for rows, fault, codes, config_change, tensor_change in FILE_FAULTS:
+        drafter = planted(work / "drafter", config_change, tensor_change)
+        show(rows, fault, codes, doctor("-d", drafter, "--traces", traces))
+    for rows, fault, codes, config_change, tensor_change in ENGINE_FAULTS:
+        drafter, trace = planted(work / "drafter", config_change, tensor_change), work / "trace"
+        if trace.exists():
+            shutil.rmtree(trace)
+        for prompt in PROMPTS:
+            subprocess.run([aerie, "run", "-m", target, "-d", str(drafter), "-k", "3", "-n", "60", "-p", prompt, "--trace", str(trace)], capture_output=True, check=True)
+        findings = [f for f in doctor("-d", DRAFTER, "--traces", work / "asked", "--engine-trace", trace) if f["code"].startswith("engine-")]
+        show(rows, fault, codes, findings)
+    total = sum(outcomes.values())
+    print(f"{total} cases: {outcomes['right']} right, {outcomes['unknown']} unknown, {outcomes['WRONG']} confidently wrong")
+    return 0 if outcomes["WRONG"] == 0 and outcomes["right"] >= LEAST * total else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())
