@@ -53,9 +53,6 @@ Status read_log(const EngineVersion& engine, const std::string& argument, std::o
   return {};
 }
 
-/// Drafts per cycle of a replay where nothing says how many are served.
-constexpr int kReplayDrafts = 3;
-
 Status run_doctor(const DoctorFlags& flags) {
   std::optional<EngineVersion> engine;
   if (!flags.engine.empty()) {
@@ -83,8 +80,7 @@ Status run_doctor(const DoctorFlags& flags) {
     depth = setup.depth;
   }
   if (flags.replay.given()) {
-    const int drafts = depth ? *depth : k ? *k : kReplayDrafts;
-    AERIE_TRY(replay_hypotheses(flags.replay, engine, flags.target_arch, std::max(1, drafts), report));
+    AERIE_TRY(replay_hypotheses(flags.replay, engine, flags.target_arch, depth ? depth : k, report));
   }
   std::vector<LabelledReading> labelled;
   std::vector<MetricsReading> readings;

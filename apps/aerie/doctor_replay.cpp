@@ -3,11 +3,13 @@
 #include <algorithm>
 #include <filesystem>
 
+#include "base/file_io.h"
 #include "doctor/breakdown.h"
 #include "doctor/engine_check.h"
 #include "doctor/mend.h"
 #include "doctor/served_check.h"
 #include "doctor/slot_check.h"
+#include "doctor/training_check.h"
 #include "doctor/verdict.h"
 #include "eagle3/spec_fields.h"
 
@@ -33,6 +35,9 @@ struct TargetSide {
     return {};
   }
 };
+
+/// Drafts per cycle of a replay where nothing says how many are served.
+constexpr int kReplayDrafts = 3;
 
 bool is_verdict_on_files(StatusCode code) {
   return code == StatusCode::kCorrupt || code == StatusCode::kNotFound || code == StatusCode::kUnsupported;
@@ -91,6 +96,27 @@ Status check_final_state(const ReplayFlags& flags, const std::string& path, cons
   return {};
 }
 
+/// What the mask, the files' record and the log tell of the training.
+Status check_training(const ReplayFlags& flags, const std::string& path, const Sample& sample, const SearchResult& result, const TargetSide& side, int k,
+                      std::optional<int> served, Report& report) {
+  if (side.file) {
+    const auto frame = AnswerFrame::of_target(*side.file);
+    if (frame.ok()) report.add(judge_mask(sample, *frame));  // a target without a template has no opening
+  }
+  const auto config = RawCheckpoint::read_config(path);
+  if (config.ok() && !result.rounds.empty()) {
+    const SearchRound& last = result.rounds.back();
+    report.add(judge_training(recorded_training(*config), last.winner ? last.finalists[*last.winner] : last.base, k, served));
+  }
+  if (flags.training_log.empty()) return {};
+  constexpr uint64_t kMaxBytes = uint64_t{1} << 30;
+  AERIE_ASSIGN(const std::string log, read_file(flags.training_log, kMaxBytes));
+  const auto judged = judge_training_log(log);
+  if (!judged.ok()) return judged.status().with_context(flags.training_log);
+  report.add(*judged);
+  return {};
+}
+
 Status compare_with_engine(const std::string& folder, const TraceSource* source, ReadingScorer& scorer, const Reading& reading, const HypothesisFacts& facts,
                            Report& report) {
   AERIE_ASSIGN(const EngineTraceReader reader, EngineTraceReader::open(folder));
@@ -140,6 +166,7 @@ void ReplayFlags::add_to(CLI::App& app) {
   app.add_option("--validated", validated, "share of drafts right that its training reported, by step: 0.747,0.61")->needs(traces_option)->delimiter(',')->check(CLI::Range(0.0, 1.0));
   app.add_option("--domains", domains, "JSON lines whose line i names the domain, category or source of row i of the trace (the prompts that were captured): acceptance by domain")
       ->needs(traces_option);
+  app.add_option("--training-log", training_log, "metrics.jsonl of aerie train: whether it was trained too long, or not long enough")->needs(traces_option);
   app.add_option("--fix", fix, "write the drafter with the named faults mended to this folder (or NAME.gguf), where files can state it")->needs(traces_option);
   app.add_flag("--without-mask", without_mask, "take every token for the target's own where the trace has no mask")->needs(traces_option);
   app.add_option("--sample-tokens", sample_tokens, "tokens of the trace to look at, drawn from all over it")
@@ -149,7 +176,8 @@ void ReplayFlags::add_to(CLI::App& app) {
   app.add_option("--threads", threads, "threads that compute (default: the cores this process may use)")->check(CLI::Range(1, 4 * default_thread_count()));
 }
 
-Status replay_hypotheses(const ReplayFlags& flags, const std::optional<EngineVersion>& engine, const std::string& target_arch, int k, Report& report) {
+Status replay_hypotheses(const ReplayFlags& flags, const std::optional<EngineVersion>& engine, const std::string& target_arch, std::optional<int> served,
+                         Report& report) {
   AERIE_ASSIGN(const int threads, choose_threads(flags.threads));
   ThreadPool pool(threads);
   TargetSide side;
@@ -211,7 +239,7 @@ Status replay_hypotheses(const ReplayFlags& flags, const std::optional<EngineVer
     report.add(judge_sizes(sample, checkpoint.spec, slots));
   }
   AERIE_ASSIGN(ReadingScorer scorer, ReadingScorer::create(checkpoint, declared, side.tables, side.norm, sample, kernels::best_kernels(), pool));
-  k = std::min(k, kMaxReplaySteps);
+  const int k = std::clamp(served.value_or(kReplayDrafts), 1, kMaxReplaySteps);
   Reading mended = declared;
   if (source != nullptr) {
     SearchOptions options;
@@ -223,13 +251,14 @@ Status replay_hypotheses(const ReplayFlags& flags, const std::optional<EngineVer
     if (!result.rounds.empty()) mended = last_reading(result);
     if (side.target != nullptr) AERIE_TRY(check_final_state(flags, path, sample, scorer, side.tables, mended, k, report));
     report.add(judge_validation(result, flags.validated));
+    AERIE_TRY(check_training(flags, path, sample, result, side, k, served, report));
     report.add(describe(result, sample, k, flags.validated));
     for (ChartSeries& series : accepted_by_step(result)) report.accepted_by_step.push_back(std::move(series));
     if (!flags.fix.empty()) AERIE_TRY(fix_files(flags.fix, checkpoint, result, facts, known, side.file ? &*side.file : nullptr, k, report));
     if (engine && !result.rounds.empty()) {
       AERIE_ASSIGN(const RawCheckpoint raw, RawCheckpoint::open(path));
-      AERIE_ASSIGN(const auto served, replay_served(raw, *engine, target_arch, declared, facts, scorer, result.rounds.front().base, k));
-      report.add(served);
+      AERIE_ASSIGN(const auto as_served, replay_served(raw, *engine, target_arch, declared, facts, scorer, result.rounds.front().base, k));
+      report.add(as_served);
     }
   }
   if (!flags.engine_trace.empty()) AERIE_TRY(compare_with_engine(flags.engine_trace, source.get(), scorer, mended, facts, report));

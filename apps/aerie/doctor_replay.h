@@ -13,6 +13,7 @@ namespace aerie::cli {
 struct ReplayFlags {
   std::string drafter, target, traces, rows, engine_trace;
   std::string domains, fix;        // files: of each row's domain; to write the mended drafter to
+  std::string training_log;        // metrics.jsonl of its training
   std::vector<double> validated;   // shares of drafts right by step, as the training reported them
   std::vector<std::string> slots;  // what the trace's states are, where it does not say it
   std::optional<int> teacher;      // the boundary that the trainer took for the final state
@@ -27,7 +28,9 @@ struct ReplayFlags {
   void add_to(CLI::App& app);
 };
 
-/// Adds what the replay says to `report`. `engine`: whose reading of the files is replayed too, or nothing. k: drafts per cycle.
-Status replay_hypotheses(const ReplayFlags& flags, const std::optional<EngineVersion>& engine, const std::string& target_arch, int k, Report& report);
+/// Adds what the replay says to `report`. `engine`: whose reading of the files is replayed too, or nothing. `served`: drafts per cycle,
+/// where flags say it.
+Status replay_hypotheses(const ReplayFlags& flags, const std::optional<EngineVersion>& engine, const std::string& target_arch, std::optional<int> served,
+                         Report& report);
 
 }  // namespace aerie::cli

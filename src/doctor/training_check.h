@@ -1,0 +1,43 @@
+// How a drafter was trained, as far as a trace, its files and its training's log tell: the causes that no other reading can mend.
+#pragma once
+
+#include <nlohmann/json_fwd.hpp>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "doctor/hypothesis_search.h"
+#include "eagle3/finding.h"
+#include "formats/gguf.h"
+
+namespace aerie {
+
+/// What stands around an answer of the target.
+struct AnswerFrame {
+  std::vector<int32_t> opening;  // with which its template asks for one: <|im_start|>assistant\n
+  std::vector<int32_t> ends;     // tokens that end a turn
+
+  /// From the target's tokenizer and template. kNotFound: it has no template, or one whose answers have no opening of their own.
+  static Expected<AnswerFrame> of_target(const GgufFile& target);
+};
+
+/// Whether the answers of the mask begin after the opening, at their first token, and end with the token that ends a turn.
+std::vector<Finding> judge_mask(const Sample& sample, const AnswerFrame& frame);
+
+struct TrainingFacts {
+  std::optional<int64_t> conversations;
+  std::optional<int> steps;  // unrolled: tokens that it learned to draft
+};
+
+/// What the trainer recorded in the drafter's config ("aerie_training").
+TrainingFacts recorded_training(const nlohmann::json& config);
+
+/// `reading`: the one that works best, replayed with `replayed` drafts per cycle. `served`: drafts per cycle, where it is known.
+std::vector<Finding> judge_training(const TrainingFacts& facts, const Judged& reading, int replayed, std::optional<int> served);
+
+/// The log of aerie train (metrics.jsonl): whether the drafts got worse while the loss went on falling. kCorrupt names the line;
+/// kNotFound: it has fewer than two validations.
+Expected<std::vector<Finding>> judge_training_log(std::string_view text);
+
+}  // namespace aerie
