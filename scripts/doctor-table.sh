@@ -2,7 +2,7 @@
 # The doctor's confusion table on the real model: faults planted in the shipped drafter and in what an engine makes of it, and what
 # `aerie doctor` names first. (The table over all kinds of faults, on small drafters, is tests/doctor/table_test.cpp.) About twenty minutes on
 # two cores; the captured states are kept.
-#   AERIE_TABLE_DIR     where states go (default build/doctor-table), about 0.2 GB
+#   AERIE_TABLE_DIR     where states go (default build/doctor-table), about 0.3 GB
 #   AERIE_TABLE_AERIE   an aerie that is built already
 . "$(dirname "$0")/lib.sh"
 cd "$repo"
@@ -16,16 +16,4 @@ if [ -z "${AERIE_TABLE_AERIE:-}" ]; then
   quietly cmake --preset release
   quietly cmake --build --preset release --target aerie
 fi
-mkdir -p "$out"
-step "capturing states"
-"$aerie" capture -m "$target" --prompts data/eval/mt_bench.jsonl --limit 40 -n 100 --taps 0,1,2,3,14,15,16,26,27,28 --out "$out/traces"
-python3 -B - "$out/prompts.jsonl" <<'PYTHON'
-import json, sys
-sys.path.insert(0, "scripts")
-import doctor_table
-with open(sys.argv[1], "w", encoding="utf-8") as out:
-    for prompt in doctor_table.PROMPTS:
-        out.write(json.dumps({"prompt": prompt}) + "\n")
-PYTHON
-"$aerie" capture -m "$target" --prompts "$out/prompts.jsonl" -n 60 --taps 0,1,2,3,14,15,16,26,27,28 --out "$out/asked"
-python3 -B scripts/doctor_table.py "$aerie" "$target" "$out/traces" "$out"
+python3 -B scripts/doctor_table.py "$aerie" "$target" "$out"

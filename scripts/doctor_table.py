@@ -1,10 +1,11 @@
 """The confusion table on the real model: plants faults in the shipped drafter, asks `aerie doctor`, and prints what it named.
 
-    doctor_table.py AERIE TARGET TRACES WORK
+    doctor_table.py AERIE TARGET WORK
 
-TRACES holds states of the target with the boundaries that doctor-table.sh captures. Faults of the files are replayed on them; faults of an
-engine are made by Aerie's own engine, which serves the damaged drafter with --trace while the doctor is given the right one. Exit 1 below
-nine of ten right, or where it is confidently wrong.
+States of the target are captured into WORK, of evaluation prompts and of PROMPTS. Faults of the files are replayed on them, mended with --fix, and the walk of what was written stands beside that of the shipped drafter; faults of an engine are
+made by Aerie's own engine, which serves the damaged drafter with --trace while the doctor is given the right one. Exit 1 below nine of ten
+right, or where it is confidently wrong. A fault of the files that costs less than the doctor names (one in twenty of the accepted drafts:
+states of neighbouring blocks hardly differ here) is rightly not found, and not counted.
 """
 
 import json
@@ -16,7 +17,9 @@ import sys
 
 REPO = pathlib.Path(__file__).resolve().parents[1]
 DRAFTER = REPO / "models" / "smollm2-135m-eagle3"
+BOUNDARIES = "0,1,2,3,14,15,16,26,27,28"
 LEAST = 0.9
+NAMED_COST = 0.05
 
 
 def read_tensors(path):
@@ -40,8 +43,7 @@ def write_tensors(path, tensors):
 
 def planted(folder, config_change=None, tensor_change=None):
     """The shipped drafter with one thing changed."""
-    if folder.exists():
-        shutil.rmtree(folder)
+    shutil.rmtree(folder, ignore_errors=True)
     folder.mkdir(parents=True)
     config = json.loads((DRAFTER / "config.json").read_text(encoding="utf-8"))
     if config_change:
@@ -58,6 +60,13 @@ def shifted_d2t(tensors):
     kind, shape, data = tensors["d2t"]
     values = struct.unpack(f"<{len(data) // 8}q", data)
     tensors["d2t"] = (kind, shape, struct.pack(f"<{len(values)}q", values[0], *(v + 1 for v in values[1:])))
+    tensors.pop("t2d", None)
+
+
+def absolute_d2t(tensors):
+    kind, shape, data = tensors["d2t"]
+    values = struct.unpack(f"<{len(data) // 8}q", data)
+    tensors["d2t"] = (kind, shape, struct.pack(f"<{len(values)}q", *(i + v for i, v in enumerate(values))))
     tensors.pop("t2d", None)
 
 
@@ -78,6 +87,12 @@ def set_taps(config, taps):
     config["eagle_aux_hidden_state_layer_ids"] = taps
 
 
+def stacked(config):
+    set_taps(config, [0, 2, 15])
+    config["norm_output"] = False
+
+
+# Rows of public reports (tests/doctor/table_test.cpp), the fault, the codes that name it, and how it is planted.
 FILE_FAULTS = [
     ("1", "ids one too high", ["wrong-taps"], lambda c: set_taps(c, [3, 16, 28]), None),
     ("3", "ids one too low", ["wrong-taps"], lambda c: set_taps(c, [1, 14, 26]), None),
@@ -87,8 +102,10 @@ FILE_FAULTS = [
     ("15", "norm_before_fc not taken over, its tensor gone", ["wrong-feature-norm"], lambda c: c.update(norm_before_fc=False), without_norm),
     ("21", "norm_before_residual true", ["wrong-norm-before-residual"], lambda c: c.update(norm_before_residual=True), None),
     ("36", "d2t off by one", ["wrong-d2t"], None, shifted_d2t),
+    ("36", "d2t written as absolute ids where offsets are read", ["wrong-d2t", "files-refused"], None, absolute_d2t),
     ("47", "rope_theta 100", ["wrong-rope-theta"], lambda c: set_theta(c, 100.0), None),
     ("37", "d2t missing", ["files-refused"], None, lambda t: t.pop("d2t")),
+    ("10, 14", "the founding story's taps, and fed back before the norm", ["wrong-taps"], stacked, None),
     ("", "nothing", ["no-fault-found"], None, None),
 ]
 ENGINE_FAULTS = [
@@ -103,37 +120,60 @@ PROMPTS = ["Why is the sky blue?", "Name three colours.", "How do I list files i
 
 
 def main():
-    aerie, target, traces, work = sys.argv[1], sys.argv[2], sys.argv[3], pathlib.Path(sys.argv[4])
-    outcomes = {"right": 0, "unknown": 0, "WRONG": 0}
+    aerie, target, work = sys.argv[1], sys.argv[2], pathlib.Path(sys.argv[3])
+    traces, asked, fixed = work / "traces", work / "asked", work / "fixed"
+    outcomes = {"right": 0, "harmless": 0, "unknown": 0, "WRONG": 0}
 
-    def show(rows, fault, codes, findings):
+    def show(rows, fault, codes, findings, planted_walk="", mended_walk="", harmless=False):
         order = {"error": 0, "warning": 1, "note": 2}
         first = min(findings, key=lambda f: order[f["severity"]], default={"code": "nothing", "severity": "note"})
-        named = first["code"] in codes
-        outcome = "right" if named else "WRONG" if first["severity"] == "error" else "unknown"
+        outcome = "right" if first["code"] in codes else "WRONG" if first["severity"] == "error" else "harmless" if harmless else "unknown"
         outcomes[outcome] += 1
-        print(f"{rows:5} {fault:58} {first['code']:30} {outcome}", flush=True)
+        print(f"{rows:7} {fault:58} {first['code']:30} {outcome:9} {planted_walk:12} {mended_walk}".rstrip(), flush=True)
 
-    def doctor(*arguments):
-        done = subprocess.run([aerie, "doctor", "-m", target, "--json", *map(str, arguments)], capture_output=True, text=True, check=False)
-        if done.returncode != 0:
-            raise SystemExit(f"aerie doctor failed: {done.stderr}")
-        return json.loads(done.stdout)["findings"]
+    def ran(*arguments):
+        return subprocess.run([aerie, *map(str, arguments), "--json"], capture_output=True, text=True, check=False)
 
-    print(f"{'row':5} {'fault':58} {'first answer':30}")
+    def done(*arguments):
+        reply = ran(*arguments)
+        if reply.returncode != 0:
+            raise SystemExit(f"aerie {arguments[0]} failed: {reply.stderr}")
+        return json.loads(reply.stdout)
+
+    def walk(drafter):
+        """Acceptance length of the replay, or None where the files are refused."""
+        reply = ran("eval", "-m", target, "-d", drafter, "--traces", traces, "-k", 3)
+        return json.loads(reply.stdout)["walk_acceptance_length"] if reply.returncode == 0 else None
+
+    def text(length):
+        return "-" if length is None else f"{length:.4f}"
+
+    def capture(prompts, out, *arguments):
+        subprocess.run([aerie, "capture", "-m", target, "--prompts", prompts, "--taps", BOUNDARIES, "--out", out, *arguments], check=True)
+
+    work.mkdir(parents=True, exist_ok=True)
+    capture(REPO / "data/eval/mt_bench.jsonl", traces, "--limit", "48", "-n", "160")
+    (work / "prompts.jsonl").write_text("".join(json.dumps({"prompt": prompt}) + "\n" for prompt in PROMPTS), encoding="utf-8")
+    capture(work / "prompts.jsonl", asked, "-n", "60")
+    shipped = walk(DRAFTER)
+    print(f"acceptance length of the shipped drafter in the replay, k = 3: {text(shipped)}")
+    print(f"{'row':7} {'fault':58} {'first answer':30} {'':9} {'as planted':12} as --fix wrote it")
     for rows, fault, codes, config_change, tensor_change in FILE_FAULTS:
         drafter = planted(work / "drafter", config_change, tensor_change)
-        show(rows, fault, codes, doctor("-d", drafter, "--traces", traces))
+        shutil.rmtree(fixed, ignore_errors=True)
+        findings = done("doctor", "-m", target, "-d", drafter, "--traces", traces, "--fix", fixed)["findings"]
+        length = walk(drafter)
+        harmless = length is not None and shipped - length < NAMED_COST * (shipped - 1)
+        show(rows, fault, codes, findings, text(length), text(walk(fixed)) if fixed.exists() else "-", harmless)
     for rows, fault, codes, config_change, tensor_change in ENGINE_FAULTS:
         drafter, trace = planted(work / "drafter", config_change, tensor_change), work / "trace"
-        if trace.exists():
-            shutil.rmtree(trace)
+        shutil.rmtree(trace, ignore_errors=True)
         for prompt in PROMPTS:
-            subprocess.run([aerie, "run", "-m", target, "-d", str(drafter), "-k", "3", "-n", "60", "-p", prompt, "--trace", str(trace)], capture_output=True, check=True)
-        findings = [f for f in doctor("-d", DRAFTER, "--traces", work / "asked", "--engine-trace", trace) if f["code"].startswith("engine-")]
-        show(rows, fault, codes, findings)
-    total = sum(outcomes.values())
-    print(f"{total} cases: {outcomes['right']} right, {outcomes['unknown']} unknown, {outcomes['WRONG']} confidently wrong")
+            done("run", "-m", target, "-d", drafter, "-k", 3, "-n", 60, "-p", prompt, "--trace", trace)
+        findings = done("doctor", "-m", target, "-d", DRAFTER, "--traces", asked, "--engine-trace", trace)["findings"]
+        show(rows, fault, codes, [f for f in findings if f["code"].startswith("engine-")])
+    total = sum(outcomes.values()) - outcomes["harmless"]
+    print(f"{total} cases: {outcomes['right']} right, {outcomes['unknown']} unknown, {outcomes['WRONG']} confidently wrong; {outcomes['harmless']} faults that cost too little to be named")
     return 0 if outcomes["WRONG"] == 0 and outcomes["right"] >= LEAST * total else 1
 
 

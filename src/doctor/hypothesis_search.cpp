@@ -202,6 +202,8 @@ Expected<SearchResult> search_hypotheses(ReadingScorer& scorer, const Reading& d
   SearchResult out;
   out.stand_ins = facts.stand_ins;
   const Sample& sample = scorer.sample();
+  out.available = sample.available;
+  out.tokens = sample.tokens;
   if (sample.conversations.size() < kLeastConversations || sample.rows < kLeastRows) {
     out.too_little = fmt::format("{} conversations with {} rows at which a draft can be judged are too few to tell a fault from chance: at least {} "
                                  "conversations with {} such rows are needed",

@@ -53,6 +53,8 @@ struct SearchResult {
   std::vector<SearchRound> rounds;  // the last one found nothing more, unless most_faults were found
   std::string too_little;           // why nothing was searched, or ""
   size_t searched = 0, judging = 0; // conversations
+  size_t available = 0;             // that the trace holds
+  int64_t tokens = 0;               // of those that were looked at
   std::vector<StandIn> stand_ins;   // of the declared feature
   /// A gain below this could not have been told from chance: the half width of the gains' intervals.
   double visible = 0;

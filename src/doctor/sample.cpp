@@ -146,6 +146,8 @@ Expected<Sample> take_sample(const TraceSource& source, const DraftSpec& spec, c
   Status first_error;
   const Spread order(std::max<size_t>(1, source.size()));
   const size_t most_looked_at = std::min(source.size(), kMostLookedAt);
+  out.available = source.size();
+  const auto share = most / static_cast<int64_t>(std::clamp<size_t>(source.size(), 1, static_cast<size_t>(std::max(1, options.wanted_conversations))));
   for (; looked_at < most_looked_at && out.tokens + kShortest <= most; ++looked_at) {
     auto conversation = source.read(order[looked_at]);
     if (!conversation.ok()) {
@@ -158,7 +160,9 @@ Expected<Sample> take_sample(const TraceSource& source, const DraftSpec& spec, c
       return invalid_argument("{}: the trace holds the token {}, the drafter's target has {} tokens: it is of another target",
                               conversation->id, *beyond, spec.vocab);
     }
-    const size_t length = static_cast<size_t>(std::min<int64_t>(options.max_length, most - out.tokens));
+    const auto begin = std::find(trace.mask.begin(), trace.mask.end(), 1) - trace.mask.begin();
+    const int64_t fair = begin + std::max<int64_t>(kLeastAnswer, share - begin);
+    const size_t length = static_cast<size_t>(std::min({int64_t{options.max_length}, most - out.tokens, fair}));
     const bool too_long = trace.length() > length;
     longest = std::max(longest, trace.length());
     cut(trace, length);

@@ -12,9 +12,15 @@
 
 namespace aerie {
 
+/// Of a conversation that is cut short: tokens from the begin of its first answer.
+inline constexpr int kLeastAnswer = 64;
+
 struct SampleOptions {
   int64_t max_tokens = 8192;               // of all conversations, prompts included
   int max_length = 1024;                   // of one conversation; what lies behind is not looked at
+  /// Conversations are cut short so that as many fit in: an interval over a few long ones says little. (Never to fewer than
+  /// kLeastAnswer tokens of their answers.)
+  int wanted_conversations = 32;
   uint64_t max_bytes = uint64_t{1} << 30;  // of states in memory
 };
 
@@ -25,6 +31,7 @@ struct Sample {
   int blocks = 0;  // N of the target, 0 where the trace does not say it
   int64_t tokens = 0;
   int64_t rows = 0;               // at which a cycle can stand
+  size_t available = 0;           // conversations that the trace holds
   std::string how;                // what was taken of how much, in words
   std::vector<std::string> domains;  // of the conversations, or none
   std::vector<Finding> findings;  // what was wrong with the trace
@@ -40,7 +47,8 @@ Status name_domains(const std::string& path, Sample& sample);
 /// training runs away.
 std::vector<Finding> judge_sizes(const Sample& sample, const DraftSpec& spec, std::span<const int> slots);
 
-/// Reads conversations in an order that spreads evenly over the source, until one of the bounds is reached. Conversations without two
+/// Reads conversations in an order that spreads evenly over the source, until one of the bounds is reached, cut short where more would not
+/// fit. Conversations without two
 /// tokens of an answer are passed over; those that cannot be read are too, with a finding. kInvalidArgument: states of another width
 /// or tokens of another vocabulary than the drafter's, or nothing that could be replayed.
 Expected<Sample> take_sample(const TraceSource& source, const DraftSpec& spec, const SampleOptions& options);

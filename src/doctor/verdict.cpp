@@ -104,12 +104,16 @@ std::vector<Finding> verdict(const SearchResult& result, int k) {
   const SearchRound& last = result.rounds.back();
   if (last.winner) return out;
   if (const Judged* maybe = perhaps(last)) {
-    const double half = maybe->gain.half_width();
-    const double conversations = static_cast<double>(result.searched + result.judging) * std::pow(half / maybe->gain.value, 2.0) * 1.2;
+    const double half = maybe->gain.half_width(), looked_at = static_cast<double>(result.searched + result.judging);
+    const double conversations = looked_at * std::pow(half / maybe->gain.value, 2.0) * 1.2;
+    // A trace that holds as many need not be longer, only looked at.
+    const bool there = conversations <= static_cast<double>(result.available);
+    const double tokens = std::ceil(static_cast<double>(result.tokens) * conversations / looked_at / 1024) * 1024;
     out.push_back({Severity::kNote, "perhaps-" + code_of(maybe->hypothesis.axis).substr(6),
                    fmt::format("{} does better on this trace by {} tokens per verify, which may be chance: about {:.0f} conversations would tell",
                                maybe->hypothesis.name, maybe->gain.text(), std::ceil(conversations / 10) * 10),
-                   "give a longer trace before changing anything"});
+                   there ? fmt::format("look at more of this trace before changing anything: --sample-tokens {:.0f}", tokens)
+                         : std::string("give a longer trace before changing anything")});
   }
   if (out.empty() || out.front().severity == Severity::kNote) {
     const std::vector<StandIn> stand_ins = in_use(result, last);

@@ -192,6 +192,55 @@ TEST(Hypotheses, TooLittleIsSaidToBeTooLittle) {
   EXPECT_NE(found.findings[0].text.find("at least 8 conversations with 300"), std::string::npos) << found.findings[0].text;
 }
 
+/// Gains that may be chance come with what would settle it: more of the trace where it holds more, else a longer one.
+TEST(Hypotheses, APerhapsSaysWhatWouldTell) {
+  SearchResult result;
+  result.searched = result.judging = 8;
+  result.tokens = 1600;
+  SearchRound& round = result.rounds.emplace_back();
+  round.base.length = {1.5, 1.4, 1.6};
+  Judged& other = round.finalists.emplace_back();
+  other.hypothesis = {"feedback", "feedback post-norm", "", {}};
+  other.length = {1.6, 1.5, 1.7};
+  other.gain = {0.1, -0.05, 0.25};  // 16 * (0.15 / 0.1)^2 * 1.2 = 43 conversations
+  const auto fix = [&](size_t available) {
+    result.available = available;
+    const auto findings = verdict(result, 3);
+    EXPECT_EQ(findings.back().code, "perhaps-feedback");
+    EXPECT_NE(findings.back().text.find("about 50 conversations"), std::string::npos) << findings.back().text;
+    return findings.back().fix;
+  };
+  EXPECT_NE(fix(40).find("give a longer trace"), std::string::npos) << fix(40);
+  EXPECT_NE(fix(60).find("--sample-tokens 5120"), std::string::npos) << fix(60);
+}
+
+TEST(Sample, LongConversationsAreCutSoThatMoreFitIn) {
+  const DraftSpec spec = drawn_spec();
+  std::mt19937 random(3);
+  std::vector<Conversation> conversations(60);
+  for (Conversation& c : conversations) {
+    const size_t prompt = 20 + random() % 100, length = prompt + 400;
+    c.trace.slots = 1;
+    c.trace.hidden = spec.target_hidden;
+    c.trace.tokens.assign(length, 1);
+    c.trace.states.assign(length * static_cast<size_t>(spec.target_hidden), 0);
+    for (size_t t = 0; t < length; ++t) c.trace.mask.push_back(t < prompt ? 0 : 1);
+  }
+  const DrawnTrace source({{StateSlot::Kind::kBoundary, 1, StateSlot::Norm::kRaw}}, spec.target_hidden, conversations);
+  SampleOptions options;
+  options.max_tokens = 4096;
+  const Sample sample = take_sample(source, spec, options).value();
+  EXPECT_EQ(sample.available, 60u);
+  EXPECT_GE(sample.conversations.size(), 24u);  // whole ones: 8 or 9
+  EXPECT_LE(sample.tokens, 4096);
+  for (size_t c = 0; c + 1 < sample.conversations.size(); ++c) {
+    const auto& mask = sample.conversations[c].trace.mask;
+    EXPECT_GE(std::count(mask.begin(), mask.end(), 1), kLeastAnswer);
+  }
+  options.max_tokens = 60 * 520;  // enough for all
+  EXPECT_EQ(take_sample(source, spec, options).value().rows, 60 * 399);
+}
+
 TEST(Hypotheses, DeclaredTapsThatAreNotStoredAreNamed) {
   DraftSpec spec = drawn_spec();
   spec.taps = {1, 3, 6};
