@@ -38,6 +38,8 @@ struct TargetSide {
 
 /// Drafts per cycle of a replay where nothing says how many are served.
 constexpr int kReplayDrafts = 3;
+/// Tokens of the trace that are looked at unless a person says how many: at first, and where more are needed to tell.
+constexpr int64_t kFirstLook = 4096, kLastLook = 16384;
 
 bool is_verdict_on_files(StatusCode code) {
   return code == StatusCode::kCorrupt || code == StatusCode::kNotFound || code == StatusCode::kUnsupported;
@@ -63,90 +65,234 @@ Status name_slots(const std::vector<std::string>& names, Sample& sample) {
   return {};
 }
 
-/// The boundary over which the trainer took the head for the target's word: as a person says it or as the trainer recorded it.
-std::optional<int> recorded_teacher(const ReplayFlags& flags, const std::string& path) {
-  if (flags.teacher) return flags.teacher;
-  const auto config = RawCheckpoint::read_config(path);
-  if (!config.ok() || !config->contains("aerie_training") || !(*config)["aerie_training"].is_object()) return std::nullopt;
-  const auto& record = (*config)["aerie_training"];
-  const auto it = record.find("teacher_boundary");
-  return it != record.end() && it->is_number_unsigned() && it->get<uint64_t>() < (1u << 20) ? std::optional<int>(it->get<int>()) : std::nullopt;
-}
+/// What was looked at, and what the search found there. Not moved: the scorer points into it.
+struct Look {
+  Sample sample;
+  HypothesisFacts facts;
+  Reading declared;
+  std::optional<ReadingScorer> scorer;
+  SearchResult result;
+};
 
-/// Which state gives the target's next tokens, and what it costs where the trainer took another one for it.
-Status check_final_state(const ReplayFlags& flags, const std::string& path, const Sample& sample, ReadingScorer& scorer, const TargetTables& target,
-                         const Reading& reading, int k, Report& report) {
-  int taken = static_cast<int>(sample.slots.size()) - 1;
-  if (const std::optional<int> teacher = recorded_teacher(flags, path)) {
-    const auto at = std::find_if(sample.slots.begin(), sample.slots.end(), [&](const StateSlot& slot) { return slot.kind == StateSlot::Kind::kBoundary && slot.number == *teacher; });
-    if (at == sample.slots.end()) {
-      report.add(std::vector<Finding>{{Severity::kWarning, "teacher-not-stored", fmt::format("the drafter's teacher read boundary {}, which the trace does not hold", *teacher), "capture it too"}});
-    } else {
-      taken = static_cast<int>(at - sample.slots.begin());
+class Replay {
+ public:
+  Replay(const ReplayFlags& flags, const std::optional<EngineVersion>& engine, const std::string& target_arch, std::optional<int> served, int threads, Report& report)
+      : flags_(flags), engine_(engine), target_arch_(target_arch), served_(served), k_(std::clamp(served.value_or(kReplayDrafts), 1, kMaxReplaySteps)), pool_(threads), report_(report) {}
+
+  Status run() {
+    AERIE_ASSIGN(const bool readable, open());
+    if (!readable) return {};
+    if (flags_.traces.empty()) {
+      auto look = std::make_unique<Look>();
+      look->declared.spec = checkpoint_.spec;
+      for (size_t tap = 0; tap < checkpoint_.spec.taps.size(); ++tap) look->declared.feature.push_back({static_cast<int>(tap), false});
+      AERIE_TRY(add_facts(*look));
+      return compare_with_engine(*look, look->declared);
     }
+    TraceSource::Options options;
+    options.rows = flags_.rows;
+    options.without_mask = flags_.without_mask;
+    AERIE_ASSIGN(source_, TraceSource::open(flags_.traces, options));
+    AERIE_ASSIGN(const std::unique_ptr<Look> look, look_until_sure());
+    return judge(*look);
   }
-  AERIE_ASSIGN(const auto slots, next_token_agreement(sample, scorer, target));
-  std::vector<Finding> findings = judge_slots(slots, taken);
-  if (!findings.empty()) {
-    AERIE_ASSIGN(const TeacherCost cost, teacher_cost(sample, scorer, target, reading, best_of_slot(slots, taken)->use, k));
-    if (cost.rows > 0) add_cost(findings.front(), cost, k);
-  }
-  report.add(findings);
-  report.add(describe(slots));
-  return {};
-}
 
-/// What the mask, the files' record and the log tell of the training.
-Status check_training(const ReplayFlags& flags, const std::string& path, const Sample& sample, const SearchResult& result, const TargetSide& side, int k,
-                      std::optional<int> served, Report& report) {
-  if (side.file) {
-    const auto frame = AnswerFrame::of_target(*side.file);
-    if (frame.ok()) report.add(judge_mask(sample, *frame));  // a target without a template has no opening
+ private:
+  void add(Severity severity, const std::string& code, const std::string& text, const std::string& fix = "") {
+    report_.add(std::vector<Finding>{{severity, code, text, fix}});
   }
-  const auto config = RawCheckpoint::read_config(path);
-  if (config.ok() && !result.rounds.empty()) {
-    const SearchRound& last = result.rounds.back();
-    report.add(judge_training(recorded_training(*config), last.winner ? last.finalists[*last.winner] : last.base, k, served));
+
+  /// False: the files are the answer.
+  Expected<bool> open() {
+    if (!flags_.target.empty()) AERIE_TRY(side_.open(flags_.target, pool_));
+    AERIE_ASSIGN(path_, resolve_drafter(flags_.drafter));
+    AERIE_ASSIGN(known_, flags_.reading.options());
+    if (side_.file) AERIE_TRY(add_target_facts(*side_.file, known_));
+    std::error_code ignored;
+    auto opened = read_drafter(path_, known_);
+    if (!opened.ok() && is_verdict_on_files(opened.status().code()) && std::filesystem::exists(path_, ignored)) {
+      // What is wrong with the files is an answer, not a failure to answer.
+      add(Severity::kError, "files-refused", opened.status().message(), "mend the files, then ask again: the replay needs a drafter that can be read");
+      return false;
+    }
+    if (!opened.ok()) return opened.status();
+    checkpoint_ = *std::move(opened);
+    report_.add(checkpoint_.findings);
+    // What the files leave open is the first thing to settle; replaying a guess would only blur it.
+    const auto is_error = [](const Finding& finding) { return finding.severity == Severity::kError; };
+    if (std::any_of(checkpoint_.findings.begin(), checkpoint_.findings.end(), is_error)) return false;
+    if (flags_.target.empty()) {
+      AERIE_ASSIGN(side_.tables, tables_without_target(checkpoint_.spec));
+    }
+    return true;
   }
-  if (flags.training_log.empty()) return {};
-  constexpr uint64_t kMaxBytes = uint64_t{1} << 30;
-  AERIE_ASSIGN(const std::string log, read_file(flags.training_log, kMaxBytes));
-  const auto judged = judge_training_log(log);
-  if (!judged.ok()) return judged.status().with_context(flags.training_log);
-  report.add(*judged);
-  return {};
-}
 
-Status compare_with_engine(const std::string& folder, const TraceSource* source, ReadingScorer& scorer, const Reading& reading, const HypothesisFacts& facts,
-                           Report& report) {
-  AERIE_ASSIGN(const EngineTraceReader reader, EngineTraceReader::open(folder));
-  // Where a neighbour stands for a tap, the engine's states cannot be compared with the stored ones.
-  const auto is_used = [&](const StandIn& s) { return s.tap < reading.feature.size() && facts.slots[static_cast<size_t>(reading.feature[s.tap].slot)].number == s.used; };
-  const bool comparable = std::none_of(facts.stand_ins.begin(), facts.stand_ins.end(), is_used);
-  AERIE_ASSIGN(const std::vector<EngineCase> cases, read_engine_cases(reader, comparable ? source : nullptr));
-  AERIE_ASSIGN(const EngineComparison comparison, compare_engine(cases, scorer, reading, facts));
-  report.add(comparison.findings);
-  report.add(describe(comparison, reader.manifest()));
-  report.accepted_by_step.push_back(accepted_by_step("served by " + reader.manifest().engine, comparison.accepted));
-  return {};
-}
-
-/// Writes what was named, or says why nothing was written.
-Status fix_files(const std::string& out, const DraftCheckpoint& checkpoint, const SearchResult& result, const HypothesisFacts& facts, const OpenOptions& known,
-                 const GgufFile* target, int k, Report& report) {
-  ConvertOptions options;
-  options.tokenizer = target;
-  options.target = {known.target_architecture, known.target_blocks};
-  const auto mend = mend_checkpoint(checkpoint, result, facts, options.target, k);
-  if (!mend.ok() && (mend.status().code() == StatusCode::kNotFound || mend.status().code() == StatusCode::kUnsupported)) {
-    report.add(std::vector<Finding>{{Severity::kNote, "nothing-written", fmt::format("{} is not written: {}", out, mend.status().message()), ""}});
+  Status add_facts(Look& look) {
+    HypothesisFacts& facts = look.facts;
+    facts.slots = look.sample.slots;
+    facts.blocks = look.sample.blocks != 0 ? look.sample.blocks : side_.target != nullptr ? side_.target->config().blocks : 0;
+    for (const Conversation& c : look.sample.conversations) facts.longest = std::max(facts.longest, static_cast<int>(c.trace.length()));
+    facts.has_target = side_.target != nullptr;
+    if (side_.target != nullptr) facts.target_rope_theta = side_.target->config().rope_theta;
+    if (source_ != nullptr) {
+      AERIE_ASSIGN(DeclaredFeature feature, nearest_feature(checkpoint_.spec, look.sample.slots, facts.blocks));
+      look.declared.feature = std::move(feature.feature);
+      facts.stand_ins = std::move(feature.stand_ins);
+    }
+    AERIE_ASSIGN(look.scorer, ReadingScorer::create(checkpoint_, look.declared, side_.tables, side_.norm, look.sample, kernels::best_kernels(), pool_));
     return {};
   }
-  if (!mend.ok()) return mend.status();
-  AERIE_TRY(write_mend(*mend, out, options));
-  report.add(describe(*mend, out));
-  return {};
-}
+
+  Expected<std::unique_ptr<Look>> look_at(int64_t tokens) {
+    auto out = std::make_unique<Look>();
+    SampleOptions sampling;
+    sampling.max_tokens = tokens;
+    AERIE_ASSIGN(out->sample, take_sample(*source_, checkpoint_.spec, sampling));
+    AERIE_TRY(name_slots(flags_.slots, out->sample));
+    if (!flags_.domains.empty()) AERIE_TRY(name_domains(flags_.domains, out->sample));
+    out->declared.spec = checkpoint_.spec;
+    AERIE_TRY(add_facts(*out));
+    SearchOptions options;
+    options.k = k_;
+    options.on_progress = [](const std::string& doing) { spdlog::info("{}", doing); };
+    AERIE_ASSIGN(out->result, search_hypotheses(*out->scorer, out->declared, out->facts, options));
+    return out;
+  }
+
+  /// Looks at more of the trace where something does better and may be chance.
+  Expected<std::unique_ptr<Look>> look_until_sure() {
+    int64_t tokens = flags_.sample_tokens.value_or(kFirstLook);
+    const int64_t most = flags_.sample_tokens ? tokens : kLastLook;
+    while (true) {
+      AERIE_ASSIGN(std::unique_ptr<Look> look, look_at(tokens));
+      const std::optional<int64_t> wanted = tokens_that_would_tell(look->result);
+      if (!wanted || tokens >= most) return look;
+      tokens = std::clamp(*wanted, 2 * tokens, most);
+      spdlog::info("something does better, which may be chance: looking at {} tokens", tokens);
+    }
+  }
+
+  Status judge(Look& look) {
+    const SearchResult& result = look.result;
+    report_.add(look.sample.findings);
+    if (!look.facts.stand_ins.empty()) {
+      add(Severity::kWarning, "tap-not-stored",
+          fmt::format("the trace does not hold every state that the drafter declares: {}, so that its figures as declared are near ones", stand_in_text(look.facts.stand_ins)),
+          "capture the declared boundaries too, and their neighbours");
+    }
+    std::vector<int> slots;
+    for (const SlotUse& use : look.declared.feature) slots.push_back(use.slot);
+    report_.add(judge_sizes(look.sample, checkpoint_.spec, slots));
+    report_.add(verdict(result, k_));
+    report_.add(judge_coverage(result));
+    const Reading& mended = result.rounds.empty() ? look.declared : last_reading(result);
+    if (side_.target != nullptr) AERIE_TRY(check_final_state(look, mended));
+    report_.add(judge_validation(result, flags_.validated));
+    AERIE_TRY(check_training(look));
+    report_.add(describe(result, look.sample, k_, flags_.validated));
+    for (ChartSeries& series : accepted_by_step(result)) report_.accepted_by_step.push_back(std::move(series));
+    if (!flags_.fix.empty()) AERIE_TRY(fix_files(look));
+    if (engine_ && !result.rounds.empty()) {
+      AERIE_ASSIGN(const RawCheckpoint raw, RawCheckpoint::open(path_));
+      AERIE_ASSIGN(const auto as_served, replay_served(raw, *engine_, target_arch_, look.declared, look.facts, *look.scorer, result.rounds.front().base, k_));
+      report_.add(as_served);
+    }
+    return flags_.engine_trace.empty() ? Status() : compare_with_engine(look, mended);
+  }
+
+  /// The boundary over which the trainer took the head for the target's word: as a person says it or as the trainer recorded it.
+  std::optional<int> recorded_teacher() const {
+    if (flags_.teacher) return flags_.teacher;
+    const auto config = RawCheckpoint::read_config(path_);
+    return config.ok() ? recorded_training(*config).teacher : std::nullopt;
+  }
+
+  /// Which state gives the target's next tokens, and what it costs where the trainer took another one for it.
+  Status check_final_state(Look& look, const Reading& reading) {
+    int taken = static_cast<int>(look.sample.slots.size()) - 1;
+    if (const std::optional<int> teacher = recorded_teacher()) {
+      const auto& all = look.sample.slots;
+      const auto at = std::find_if(all.begin(), all.end(), [&](const StateSlot& slot) { return slot.kind == StateSlot::Kind::kBoundary && slot.number == *teacher; });
+      if (at == all.end()) {
+        add(Severity::kWarning, "teacher-not-stored", fmt::format("the drafter's teacher read boundary {}, which the trace does not hold", *teacher), "capture it too");
+      } else {
+        taken = static_cast<int>(at - all.begin());
+      }
+    }
+    AERIE_ASSIGN(const auto agreement, next_token_agreement(look.sample, *look.scorer, side_.tables));
+    std::vector<Finding> findings = judge_slots(agreement, taken);
+    if (!findings.empty()) {
+      AERIE_ASSIGN(const TeacherCost cost, teacher_cost(look.sample, *look.scorer, side_.tables, reading, best_of_slot(agreement, taken)->use, k_));
+      if (cost.rows > 0) add_cost(findings.front(), cost, k_);
+    }
+    report_.add(findings);
+    report_.add(describe(agreement));
+    return {};
+  }
+
+  /// What the mask, the files' record and the log tell of the training.
+  Status check_training(const Look& look) {
+    if (side_.file) {
+      const auto frame = AnswerFrame::of_target(*side_.file);
+      if (frame.ok()) report_.add(judge_mask(look.sample, *frame));  // a target without a template has no opening
+    }
+    const auto config = RawCheckpoint::read_config(path_);
+    if (config.ok() && !look.result.rounds.empty()) {
+      const SearchRound& last = look.result.rounds.back();
+      report_.add(judge_training(recorded_training(*config), last.winner ? last.finalists[*last.winner] : last.base, k_, served_));
+    }
+    if (flags_.training_log.empty()) return {};
+    constexpr uint64_t kMaxBytes = uint64_t{1} << 30;
+    AERIE_ASSIGN(const std::string log, read_file(flags_.training_log, kMaxBytes));
+    const auto judged = judge_training_log(log);
+    if (!judged.ok()) return judged.status().with_context(flags_.training_log);
+    report_.add(*judged);
+    return {};
+  }
+
+  /// Writes what was named, or says why nothing was written.
+  Status fix_files(const Look& look) {
+    ConvertOptions options;
+    options.tokenizer = side_.file ? &*side_.file : nullptr;
+    options.target = {known_.target_architecture, known_.target_blocks};
+    const auto mend = mend_checkpoint(checkpoint_, look.result, look.facts, options.target, k_);
+    if (!mend.ok() && (mend.status().code() == StatusCode::kNotFound || mend.status().code() == StatusCode::kUnsupported)) {
+      add(Severity::kNote, "nothing-written", fmt::format("{} is not written: {}", flags_.fix, mend.status().message()));
+      return {};
+    }
+    if (!mend.ok()) return mend.status();
+    AERIE_TRY(write_mend(*mend, flags_.fix, options));
+    report_.add(describe(*mend, flags_.fix));
+    return {};
+  }
+
+  Status compare_with_engine(Look& look, const Reading& reading) {
+    AERIE_ASSIGN(const EngineTraceReader reader, EngineTraceReader::open(flags_.engine_trace));
+    // Where a neighbour stands for a tap, the engine's states cannot be compared with the stored ones.
+    const HypothesisFacts& facts = look.facts;
+    const auto is_used = [&](const StandIn& s) { return s.tap < reading.feature.size() && facts.slots[static_cast<size_t>(reading.feature[s.tap].slot)].number == s.used; };
+    const bool comparable = std::none_of(facts.stand_ins.begin(), facts.stand_ins.end(), is_used);
+    AERIE_ASSIGN(const std::vector<EngineCase> cases, read_engine_cases(reader, comparable ? source_.get() : nullptr));
+    AERIE_ASSIGN(const EngineComparison comparison, compare_engine(cases, *look.scorer, reading, facts));
+    report_.add(comparison.findings);
+    report_.add(describe(comparison, reader.manifest()));
+    report_.accepted_by_step.push_back(accepted_by_step("served by " + reader.manifest().engine, comparison.accepted));
+    return {};
+  }
+
+  const ReplayFlags& flags_;
+  const std::optional<EngineVersion>& engine_;
+  const std::string& target_arch_;
+  const std::optional<int> served_;
+  const int k_;
+  ThreadPool pool_;
+  Report& report_;
+  TargetSide side_;
+  std::string path_;
+  OpenOptions known_;
+  DraftCheckpoint checkpoint_;
+  std::unique_ptr<TraceSource> source_;
+};
 
 }  // namespace
 
@@ -169,100 +315,17 @@ void ReplayFlags::add_to(CLI::App& app) {
   app.add_option("--training-log", training_log, "metrics.jsonl of aerie train: whether it was trained too long, or not long enough")->needs(traces_option);
   app.add_option("--fix", fix, "write the drafter with the named faults mended to this folder (or NAME.gguf), where files can state it")->needs(traces_option);
   app.add_flag("--without-mask", without_mask, "take every token for the target's own where the trace has no mask")->needs(traces_option);
-  app.add_option("--sample-tokens", sample_tokens, "tokens of the trace to look at, drawn from all over it")
+  app.add_option("--sample-tokens", sample_tokens,
+                 fmt::format("tokens of the trace to look at, drawn from all over it (default: {}, and up to {} where more would settle what may be chance)", kFirstLook, kLastLook))
       ->needs(traces_option)
-      ->check(CLI::Range(int64_t{64}, int64_t{1} << 24))
-      ->capture_default_str();
+      ->check(CLI::Range(int64_t{64}, int64_t{1} << 24));
   app.add_option("--threads", threads, "threads that compute (default: the cores this process may use)")->check(CLI::Range(1, 4 * default_thread_count()));
 }
 
 Status replay_hypotheses(const ReplayFlags& flags, const std::optional<EngineVersion>& engine, const std::string& target_arch, std::optional<int> served,
                          Report& report) {
   AERIE_ASSIGN(const int threads, choose_threads(flags.threads));
-  ThreadPool pool(threads);
-  TargetSide side;
-  if (!flags.target.empty()) AERIE_TRY(side.open(flags.target, pool));
-  AERIE_ASSIGN(const std::string path, resolve_drafter(flags.drafter));
-  AERIE_ASSIGN(OpenOptions known, flags.reading.options());
-  if (side.file) AERIE_TRY(add_target_facts(*side.file, known));
-  std::error_code ignored;
-  auto opened = read_drafter(path, known);
-  if (!opened.ok() && is_verdict_on_files(opened.status().code()) && std::filesystem::exists(path, ignored)) {
-    // What is wrong with the files is an answer, not a failure to answer.
-    report.add(std::vector<Finding>{{Severity::kError, "files-refused", opened.status().message(), "mend the files, then ask again: the replay needs a drafter that can be read"}});
-    return {};
-  }
-  AERIE_ASSIGN(const DraftCheckpoint checkpoint, std::move(opened));
-  report.add(checkpoint.findings);
-  const auto is_error = [](const Finding& finding) { return finding.severity == Severity::kError; };
-  // What the files leave open is the first thing to settle; replaying a guess would only blur it.
-  if (std::any_of(checkpoint.findings.begin(), checkpoint.findings.end(), is_error)) return {};
-  if (flags.target.empty()) {
-    AERIE_ASSIGN(side.tables, tables_without_target(checkpoint.spec));
-  }
-
-  std::unique_ptr<TraceSource> source;
-  Sample sample;
-  HypothesisFacts facts;
-  Reading declared;
-  declared.spec = checkpoint.spec;
-  if (flags.traces.empty()) {
-    for (size_t tap = 0; tap < checkpoint.spec.taps.size(); ++tap) declared.feature.push_back({static_cast<int>(tap), false});
-  } else {
-    TraceSource::Options trace_options;
-    trace_options.rows = flags.rows;
-    trace_options.without_mask = flags.without_mask;
-    AERIE_ASSIGN(source, TraceSource::open(flags.traces, trace_options));
-    SampleOptions sampling;
-    sampling.max_tokens = flags.sample_tokens;
-    AERIE_ASSIGN(sample, take_sample(*source, checkpoint.spec, sampling));
-    AERIE_TRY(name_slots(flags.slots, sample));
-    if (!flags.domains.empty()) AERIE_TRY(name_domains(flags.domains, sample));
-    report.add(sample.findings);
-    facts.slots = sample.slots;
-  }
-  facts.blocks = sample.blocks != 0 ? sample.blocks : side.target != nullptr ? side.target->config().blocks : 0;
-  for (const Conversation& c : sample.conversations) facts.longest = std::max(facts.longest, static_cast<int>(c.trace.length()));
-  facts.has_target = side.target != nullptr;
-  if (side.target != nullptr) facts.target_rope_theta = side.target->config().rope_theta;
-  if (source != nullptr) {
-    AERIE_ASSIGN(DeclaredFeature feature, nearest_feature(checkpoint.spec, sample.slots, facts.blocks));
-    declared.feature = std::move(feature.feature);
-    facts.stand_ins = std::move(feature.stand_ins);
-    if (!facts.stand_ins.empty()) {
-      report.add(std::vector<Finding>{{Severity::kWarning, "tap-not-stored",
-                                       fmt::format("the trace does not hold every state that the drafter declares: {}, so that its figures as declared are near ones", stand_in_text(facts.stand_ins)),
-                                       "capture the declared boundaries too, and their neighbours"}});
-    }
-    std::vector<int> slots;
-    for (const SlotUse& use : declared.feature) slots.push_back(use.slot);
-    report.add(judge_sizes(sample, checkpoint.spec, slots));
-  }
-  AERIE_ASSIGN(ReadingScorer scorer, ReadingScorer::create(checkpoint, declared, side.tables, side.norm, sample, kernels::best_kernels(), pool));
-  const int k = std::clamp(served.value_or(kReplayDrafts), 1, kMaxReplaySteps);
-  Reading mended = declared;
-  if (source != nullptr) {
-    SearchOptions options;
-    options.k = k;
-    options.on_progress = [](const std::string& doing) { spdlog::info("{}", doing); };
-    AERIE_ASSIGN(const SearchResult result, search_hypotheses(scorer, declared, facts, options));
-    report.add(verdict(result, k));
-    report.add(judge_coverage(result));
-    if (!result.rounds.empty()) mended = last_reading(result);
-    if (side.target != nullptr) AERIE_TRY(check_final_state(flags, path, sample, scorer, side.tables, mended, k, report));
-    report.add(judge_validation(result, flags.validated));
-    AERIE_TRY(check_training(flags, path, sample, result, side, k, served, report));
-    report.add(describe(result, sample, k, flags.validated));
-    for (ChartSeries& series : accepted_by_step(result)) report.accepted_by_step.push_back(std::move(series));
-    if (!flags.fix.empty()) AERIE_TRY(fix_files(flags.fix, checkpoint, result, facts, known, side.file ? &*side.file : nullptr, k, report));
-    if (engine && !result.rounds.empty()) {
-      AERIE_ASSIGN(const RawCheckpoint raw, RawCheckpoint::open(path));
-      AERIE_ASSIGN(const auto as_served, replay_served(raw, *engine, target_arch, declared, facts, scorer, result.rounds.front().base, k));
-      report.add(as_served);
-    }
-  }
-  if (!flags.engine_trace.empty()) AERIE_TRY(compare_with_engine(flags.engine_trace, source.get(), scorer, mended, facts, report));
-  return {};
+  return Replay(flags, engine, target_arch, served, threads, report).run();
 }
 
 }  // namespace aerie::cli

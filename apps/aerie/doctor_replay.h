@@ -18,7 +18,7 @@ struct ReplayFlags {
   std::vector<std::string> slots;  // what the trace's states are, where it does not say it
   std::optional<int> teacher;      // the boundary that the trainer took for the final state
   bool without_mask = false;
-  int64_t sample_tokens = 4096;
+  std::optional<int64_t> sample_tokens;
   int threads = 0;
   DrafterFlags reading;
 

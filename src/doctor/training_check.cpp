@@ -108,11 +108,12 @@ TrainingFacts recorded_training(const nlohmann::json& config) {
   if (record == config.end() || !record->is_object()) return out;
   const auto count = [&](const char* key, uint64_t most) -> std::optional<int64_t> {
     const auto it = record->find(key);
-    if (it == record->end() || !it->is_number_unsigned() || it->get<uint64_t>() == 0 || it->get<uint64_t>() > most) return std::nullopt;
+    if (it == record->end() || !it->is_number_unsigned() || it->get<uint64_t>() > most) return std::nullopt;
     return it->get<int64_t>();
   };
   out.conversations = count("conversations", uint64_t{1} << 40);
   if (const auto steps = count("ttt_steps", 64)) out.steps = static_cast<int>(*steps);
+  if (const auto teacher = count("teacher_boundary", kMaxTap)) out.teacher = static_cast<int>(*teacher);
   return out;
 }
 
@@ -123,7 +124,7 @@ std::vector<Finding> judge_training(const TrainingFacts& facts, const Judged& re
                    fmt::format("{} tokens are drafted, the drafter was trained to draft {}: what lies beyond reads states that it never learned from", *served, *facts.steps),
                    fmt::format("draft {} or fewer, or train with {} steps", *facts.steps, *served)});
   }
-  if (facts.conversations && replayed == kPublishedDrafts) {
+  if (facts.conversations && *facts.conversations > 0 && replayed == kPublishedDrafts) {
     const double expected = published_length(static_cast<double>(*facts.conversations));
     const std::string text = fmt::format("trained on {} conversations; published drafters of larger targets trained on as many reach an acceptance length of about {:.1f} to {:.1f} "
                                          "at {} drafts, this one {}",

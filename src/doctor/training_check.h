@@ -26,8 +26,9 @@ struct AnswerFrame {
 std::vector<Finding> judge_mask(const Sample& sample, const AnswerFrame& frame);
 
 struct TrainingFacts {
-  std::optional<int64_t> conversations;
-  std::optional<int> steps;  // unrolled: tokens that it learned to draft
+  std::optional<int64_t> conversations = {};
+  std::optional<int> steps = {};    // unrolled: tokens that it learned to draft
+  std::optional<int> teacher = {};  // the boundary that it took for the final state
 };
 
 /// What the trainer recorded in the drafter's config ("aerie_training").

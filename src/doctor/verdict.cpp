@@ -90,7 +90,23 @@ const Judged* perhaps(const SearchRound& round) {
   return out;
 }
 
+double conversations_that_would_tell(const SearchResult& result, const Judged& judged) {
+  constexpr double kSpare = 1.2;
+  return static_cast<double>(result.searched + result.judging) * std::pow(judged.gain.half_width() / judged.gain.value, 2.0) * kSpare;
+}
+
 }  // namespace
+
+std::optional<int64_t> tokens_that_would_tell(const SearchResult& result) {
+  if (result.rounds.empty()) return std::nullopt;
+  const SearchRound& last = result.rounds.back();
+  const Judged* maybe = last.winner ? nullptr : perhaps(last);
+  if (maybe == nullptr) return std::nullopt;
+  const double conversations = conversations_that_would_tell(result, *maybe);
+  if (conversations > static_cast<double>(result.available)) return std::nullopt;
+  constexpr double kRound = 1024;
+  return static_cast<int64_t>(std::ceil(static_cast<double>(result.tokens) * conversations / static_cast<double>(result.searched + result.judging) / kRound) * kRound);
+}
 
 std::vector<Finding> verdict(const SearchResult& result, int k) {
   std::vector<Finding> out;
@@ -104,16 +120,12 @@ std::vector<Finding> verdict(const SearchResult& result, int k) {
   const SearchRound& last = result.rounds.back();
   if (last.winner) return out;
   if (const Judged* maybe = perhaps(last)) {
-    const double half = maybe->gain.half_width(), looked_at = static_cast<double>(result.searched + result.judging);
-    const double conversations = looked_at * std::pow(half / maybe->gain.value, 2.0) * 1.2;
-    // A trace that holds as many need not be longer, only looked at.
-    const bool there = conversations <= static_cast<double>(result.available);
-    const double tokens = std::ceil(static_cast<double>(result.tokens) * conversations / looked_at / 1024) * 1024;
+    const std::optional<int64_t> tokens = tokens_that_would_tell(result);
     out.push_back({Severity::kNote, "perhaps-" + code_of(maybe->hypothesis.axis).substr(6),
                    fmt::format("{} does better on this trace by {} tokens per verify, which may be chance: about {:.0f} conversations would tell",
-                               maybe->hypothesis.name, maybe->gain.text(), std::ceil(conversations / 10) * 10),
-                   there ? fmt::format("look at more of this trace before changing anything: --sample-tokens {:.0f}", tokens)
-                         : std::string("give a longer trace before changing anything")});
+                               maybe->hypothesis.name, maybe->gain.text(), std::ceil(conversations_that_would_tell(result, *maybe) / 10) * 10),
+                   tokens ? fmt::format("look at more of this trace before changing anything: --sample-tokens {}", *tokens)
+                          : std::string("give a longer trace before changing anything")});
   }
   if (out.empty() || out.front().severity == Severity::kNote) {
     const std::vector<StandIn> stand_ins = in_use(result, last);
