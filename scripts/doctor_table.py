@@ -152,7 +152,9 @@ def main():
         subprocess.run([aerie, "capture", "-m", target, "--prompts", prompts, "--taps", BOUNDARIES, "--out", out, *arguments], check=True)
 
     work.mkdir(parents=True, exist_ok=True)
-    capture(REPO / "data/eval/mt_bench.jsonl", traces, "--limit", "48", "-n", "160")
+    lines = [line for name in ("mt_bench", "gsm8k") for line in (REPO / f"data/eval/{name}.jsonl").read_text(encoding="utf-8").splitlines()[:80]]
+    (work / "conversations.jsonl").write_text("\n".join(lines) + "\n", encoding="utf-8")
+    capture(work / "conversations.jsonl", traces, "-n", "100")
     (work / "prompts.jsonl").write_text("".join(json.dumps({"prompt": prompt}) + "\n" for prompt in PROMPTS), encoding="utf-8")
     capture(work / "prompts.jsonl", asked, "-n", "60")
     shipped = walk(DRAFTER)

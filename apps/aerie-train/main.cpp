@@ -100,6 +100,9 @@ int main(int argc, char** argv) {
       ->transform(CLI::CheckedTransformer(std::map<std::string, MatmulPrecision>{
           {"auto", MatmulPrecision::kAuto}, {"bf16", MatmulPrecision::kBf16}, {"f32", MatmulPrecision::kFloat32}}))
       ->default_str("auto");
+  machine->add_option("--rank-timeout", o.rank_timeout_seconds,
+                      "seconds without a sign of life after which a process of several (RANK, WORLD_SIZE, MASTER_ADDR, MASTER_PORT) is lost")
+      ->check(CLI::Range(2, 86400));
   app.add_flag("--verbose", verbose, "log more");
 
   try {

@@ -111,11 +111,12 @@ std::vector<std::vector<uint32_t>> pack_rows(std::span<const Conversation> conve
 }
 
 Expected<std::vector<PackedBatch>> load_step(const Dataset& data, std::span<const uint32_t> chosen, int64_t row_length, int steps,
-                                             std::span<const int32_t> to_draft) {
+                                             std::span<const int32_t> to_draft, RowShare share) {
   std::vector<PackedBatch> batches;
-  for (const auto& row : pack_rows(data.training(), chosen, row_length)) {
+  const auto rows = pack_rows(data.training(), chosen, row_length);
+  for (size_t r = static_cast<size_t>(share.first); r < rows.size(); r += static_cast<size_t>(share.of)) {
     std::vector<Trace> documents;
-    for (const uint32_t index : row) {
+    for (const uint32_t index : rows[r]) {
       AERIE_ASSIGN(Trace document, data.read(data.training()[index]));
       documents.push_back(std::move(document));
     }

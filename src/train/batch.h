@@ -59,8 +59,13 @@ void pad_rows(PackedBatch& batch);
 std::vector<std::vector<uint32_t>> pack_rows(std::span<const Conversation> conversations, std::span<const uint32_t> chosen,
                                              int64_t row_length);
 
-/// Reads and lays out one optimiser step: the packed rows of the chosen conversations.
+/// Which of an optimiser step's packed rows a process works on: every `of`-th, from `first` on.
+struct RowShare {
+  int first = 0, of = 1;
+};
+
+/// Reads and lays out one optimiser step: the packed rows of the chosen conversations, or a share of them.
 Expected<std::vector<PackedBatch>> load_step(const Dataset& data, std::span<const uint32_t> chosen, int64_t row_length, int steps,
-                                             std::span<const int32_t> to_draft);
+                                             std::span<const int32_t> to_draft, RowShare share = {});
 
 }  // namespace aerie::train

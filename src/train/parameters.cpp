@@ -4,12 +4,16 @@
 
 #include <algorithm>
 #include <cmath>
+#include <filesystem>
 
+#include "base/file_io.h"
 #include "formats/safetensors.h"
 #include "text/tokenizer.h"
 
 namespace aerie::train {
 namespace {
+
+namespace fs = std::filesystem;
 
 at::Tensor copy_of(const float* data, at::IntArrayRef shape, at::ScalarType type) {
   // from_blob does not write; it only has no overload for constant memory.
@@ -35,6 +39,19 @@ TensorView view_of(const std::string& name, const at::Tensor& tensor) {
   for (const int64_t size : tensor.sizes()) view.shape.push_back(static_cast<uint64_t>(size));
   view.data = {static_cast<const uint8_t*>(tensor.const_data_ptr()), tensor.nbytes()};
   return view;
+}
+
+constexpr const char* kChecksum = "sha256";
+
+/// Of the values and of what is said beside them, whatever their order in the file.
+std::string checksum_of(std::vector<TensorView> tensors, const std::map<std::string, std::string>& metadata) {
+  std::sort(tensors.begin(), tensors.end(), [](const TensorView& a, const TensorView& b) { return a.name < b.name; });
+  std::string all;
+  for (const TensorView& tensor : tensors) all += tensor.name + " " + sha256_hex(tensor.data) + "\n";
+  for (const auto& [key, value] : metadata) {
+    if (key != kChecksum) all += key + " " + value + "\n";
+  }
+  return sha256_hex({reinterpret_cast<const uint8_t*>(all.data()), all.size()});
 }
 
 }  // namespace
@@ -133,6 +150,22 @@ void Parameters::zero_gradients() {
   }
 }
 
+std::vector<at::Tensor> Parameters::gradients() {
+  std::vector<at::Tensor> out;
+  for (Parameter& p : list_) {
+    if (p.rate == 0.0) continue;
+    if (!p.gradient.defined() && !p.value.grad().defined()) p.value.mutable_grad() = at::zeros_like(p.value.detach());
+    out.push_back(p.gradient.defined() ? p.gradient : p.value.mutable_grad());
+  }
+  return out;
+}
+
+std::vector<at::Tensor> Parameters::state() {
+  std::vector<at::Tensor> out;
+  for (Parameter& p : list_) out.insert(out.end(), {p.value, p.first, p.second});
+  return out;
+}
+
 double Parameters::gradient_norm() const {
   double sum = 0;
   for (const Parameter& p : list_) {
@@ -179,6 +212,8 @@ Teacher make_teacher(const TargetTensors& target, const DraftSpec& spec, at::Sca
   return teacher;
 }
 
+std::string previous_state(const std::string& path) { return path + ".previous"; }
+
 Status save_training_state(const std::string& path, const Parameters& parameters, const std::vector<int32_t>& d2t,
                            const std::map<std::string, std::string>& metadata) {
   std::vector<TensorView> views;
@@ -193,11 +228,25 @@ Status save_training_state(const std::string& path, const Parameters& parameters
   map.shape = {d2t.size()};
   map.data = {reinterpret_cast<const uint8_t*>(d2t.data()), d2t.size() * sizeof(int32_t)};
   views.push_back(map);
-  return write_safetensors(path, views, metadata);
+  std::map<std::string, std::string> all = metadata;
+  all[kChecksum] = checksum_of(views, metadata);
+  // `path` is whole at any moment: the writer renames over it, and the state before keeps a name of its own.
+  std::error_code error;
+  if (fs::exists(path, error)) {
+    fs::remove(previous_state(path), error);
+    fs::create_hard_link(path, previous_state(path), error);
+    if (error) fs::copy_file(path, previous_state(path), fs::copy_options::overwrite_existing, error);  // a file system without links
+    if (error) return io_error("{}: cannot be kept as {}: {}", path, previous_state(path), error.message());
+  }
+  return write_safetensors(path, views, all);
 }
 
 Status load_training_state(const std::string& path, Parameters& parameters) {
   AERIE_ASSIGN(const SafetensorsFile file, SafetensorsFile::open(path));
+  const auto checksum = file.metadata().find(kChecksum);
+  if (checksum == file.metadata().end() || checksum->second != checksum_of(file.tensors(), file.metadata())) {
+    return corrupt("{}: its values are not those that were saved: the checksum differs", path);
+  }
   const at::NoGradGuard no_grad;
   for (Parameter& p : parameters.list()) {
     const std::pair<std::string, at::Tensor*> parts[] = {

@@ -59,6 +59,10 @@ class Parameters {
   at::Tensor head_gradient();
 
   void zero_gradients();
+  /// Gradients of everything that is trained, made of zeros where there is none yet.
+  std::vector<at::Tensor> gradients();
+  /// Masters and moments.
+  std::vector<at::Tensor> state();
   /// The norm of all gradients together.
   double gradient_norm() const;
   /// AdamW (arXiv 1711.05101) with the gradient scaled to a norm of at most `clip`; `step` counts from 1.
@@ -74,7 +78,9 @@ class Parameters {
 /// The teacher's tensors for a draft vocabulary, with the head in `matmul_type`.
 Teacher make_teacher(const TargetTensors& target, const DraftSpec& spec, at::ScalarType state_type, at::ScalarType matmul_type);
 
-/// Saves or restores masters and moments among the tensors of a safetensors file.
+/// Saves or restores masters and moments among the tensors of a safetensors file. A file that was there becomes previous_state(path). What is
+/// loaded is checked against the checksum that was saved with it: kCorrupt.
+std::string previous_state(const std::string& path);
 Status save_training_state(const std::string& path, const Parameters& parameters, const std::vector<int32_t>& d2t,
                            const std::map<std::string, std::string>& metadata);
 Status load_training_state(const std::string& path, Parameters& parameters);

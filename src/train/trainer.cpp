@@ -20,6 +20,7 @@
 #include "train/batch.h"
 #include "train/parameters.h"
 #include "train/progress.h"
+#include "train/ranks.h"
 #include "train/validation.h"
 
 namespace aerie::train {
@@ -107,16 +108,27 @@ struct RunState {
   int64_t best_step = -1;
 };
 
+/// A step's place in the data.
+struct Place {
+  int64_t epoch = 0, in_epoch = 0;
+};
+
 class Trainer {
  public:
   Trainer(const TrainOptions& options, const std::atomic<bool>& stop)
       : o_(options), stop_(stop), progress_((fs::path(options.out) / "metrics.jsonl").string()) {}
 
-  Status prepare();
   Status run();
 
  private:
+  Status prepare();
+  Status open_run();
   Status resume(const std::string& path);
+  Status restore(const std::string& path);
+  Status agree();
+  Status work();
+  Status next_order();
+  Status saved_if_lost(const Status& status);
   Status save_state();
   Status one_step(const std::vector<PackedBatch>& batches);
   Status validate_and_keep_best();
@@ -141,10 +153,16 @@ class Trainer {
   Teacher teacher_;
   std::unique_ptr<ThreadPool> pool_;
 
+  Ranks ranks_;
+  // What rank 0 says of the next step, so that all do the same.
+  double rate_ = 0;
+  bool go_on_ = true, interrupted_ = false;
+
   RunState state_;
   int64_t total_steps_ = 0, eval_every_ = 0, validated_at_ = -1;
   Clock::time_point started_, last_save_;
   int64_t planned_epoch_ = -1;
+  Place loading_;  // of the step that is being loaded
   std::vector<std::vector<uint32_t>> epoch_steps_;
   std::future<Expected<std::vector<PackedBatch>>> next_;
 };
@@ -159,6 +177,7 @@ Status Trainer::prepare() {
   mallopt(M_MMAP_THRESHOLD, 1 << 30);
   mallopt(M_TRIM_THRESHOLD, 1 << 30);
 
+  AERIE_ASSIGN(ranks_, Ranks::from_environment(std::chrono::seconds(o_.rank_timeout_seconds)));
   AERIE_ASSIGN(const GgufFile file, GgufFile::open(o_.target));
   AERIE_ASSIGN(target_, read_target_tensors(file));
   AERIE_ASSIGN(Dataset data, Dataset::open(o_.data, {o_.row_length, o_.holdout, o_.taps, o_.teacher}));
@@ -198,26 +217,64 @@ Status Trainer::prepare() {
   }
   eval_every_ = o_.eval_every > 0 ? o_.eval_every : std::max<int64_t>(1, (total_steps_ + 9) / 10);
 
+  if (ranks_.first()) AERIE_TRY(open_run());
+  AERIE_TRY(agree());
+  spdlog::info(
+      "{} conversations ({} tokens) to train on, {} held out; {} optimiser steps of about {} tokens, {} matrix products, {} threads{}",
+      data_->training().size(), data_->training_tokens(), data_->held_out().size(), total_steps_, o_.tokens_per_step,
+      matmul_type_ == at::kBFloat16 ? "bf16" : "f32", o_.threads,
+      ranks_.alone() ? std::string() : fmt::format("; rank {} of {}", ranks_.rank(), ranks_.size()));
+  return {};
+}
+
+Status Trainer::open_run() {
   std::error_code error;
   fs::create_directories(o_.out, error);
   if (error) return io_error("{}: cannot be created: {}", o_.out, error.message());
   const std::string path = (fs::path(o_.out) / kStateFile).string();
-  if (fs::exists(path)) {
-    if (!o_.resume) {
-      return invalid_argument("{} already holds a training run: go on with it (--resume), or choose another --out", o_.out);
-    }
-    AERIE_TRY(resume(path));
-  } else if (o_.resume) {
-    spdlog::warn("{} holds no run to resume: starting anew", o_.out);
+  if (!fs::exists(path)) {
+    if (o_.resume) spdlog::warn("{} holds no run to resume: starting anew", o_.out);
+    return {};
   }
-  spdlog::info(
-      "{} conversations ({} tokens) to train on, {} held out; {} optimiser steps of about {} tokens, {} matrix products, {} threads",
-      data_->training().size(), data_->training_tokens(), data_->held_out().size(), total_steps_, o_.tokens_per_step,
-      matmul_type_ == at::kBFloat16 ? "bf16" : "f32", o_.threads);
-  return {};
+  if (!o_.resume) return invalid_argument("{} already holds a training run: go on with it (--resume), or choose another --out", o_.out);
+  return resume(path);
 }
 
+/// Rank 0 hands out where the run stands; whoever was started otherwise says so.
+Status Trainer::agree() {
+  if (ranks_.alone()) return {};
+  const json own = {{"recipe", recipe_}, {"epochs", o_.epochs}, {"steps", total_steps_}, {"threads", o_.threads}};
+  std::string first = own.dump();
+  AERIE_TRY(ranks_.share(first));
+  const json theirs = json::parse(first, nullptr, false);
+  for (const auto& [key, value] : own.items()) {
+    if (key == "threads" || !theirs.is_object() || theirs.value(key, json()) == value) continue;
+    return invalid_argument("rank {} was started otherwise than rank 0, or has other data: {} {} against {}", ranks_.rank(), key, value.dump(), theirs.value(key, json()).dump());
+  }
+  std::string place = json{{"step", state_.step}, {"epoch", state_.epoch}, {"in_epoch", state_.in_epoch}}.dump();
+  AERIE_TRY(ranks_.share(place));
+  const json there = json::parse(place);
+  state_.step = there.at("step");
+  state_.epoch = there.at("epoch");
+  state_.in_epoch = there.at("in_epoch");
+  const at::NoGradGuard no_grad;
+  const std::vector<at::Tensor> tensors = parameters_->state();
+  if (!ranks_.first()) {
+    for (const at::Tensor& tensor : tensors) tensor.zero_();
+  }
+  return ranks_.sum(tensors);
+}
+
+/// From the state that was saved last, or, where that is damaged, from the one before.
 Status Trainer::resume(const std::string& path) {
+  const Status last = restore(path);
+  std::error_code error;
+  if (last.ok() || last.code() != StatusCode::kCorrupt || !fs::exists(previous_state(path), error)) return last;
+  spdlog::warn("{}; going on from the state before it", last.message());
+  return restore(previous_state(path));
+}
+
+Status Trainer::restore(const std::string& path) {
   AERIE_ASSIGN(const SafetensorsFile file, SafetensorsFile::open(path));
   const auto stored = file.metadata().find("aerie_training");
   const json state = stored == file.metadata().end() ? json() : json::parse(stored->second, nullptr, false);
@@ -313,81 +370,125 @@ void Trainer::plan(int64_t epoch) {
 
 void Trainer::start_loading() {
   plan(state_.epoch);
+  loading_ = {state_.epoch, state_.in_epoch};
   const std::vector<uint32_t> chosen = epoch_steps_[static_cast<size_t>(state_.in_epoch)];
-  next_ = std::async(std::launch::async, [this, chosen] { return load_step(*data_, chosen, o_.row_length, o_.ttt_steps, to_draft_); });
+  next_ = std::async(std::launch::async, [this, chosen] {
+    return load_step(*data_, chosen, o_.row_length, o_.ttt_steps, to_draft_, {ranks_.rank(), ranks_.size()});
+  });
   if (static_cast<size_t>(++state_.in_epoch) < epoch_steps_.size()) return;
   state_.in_epoch = 0;
   ++state_.epoch;
 }
 
+/// Clocks and signals differ between ranks: rank 0 says how the next step is done, and whether it is.
+Status Trainer::next_order() {
+  std::vector<double> order = {ranks_.first() && finished() ? 1.0 : 0.0, stop_ ? 1.0 : 0.0,
+                               ranks_.first() ? o_.learning_rate * learning_rate_factor(state_.step, o_.warmup_steps, run_progress()) : 0.0};
+  AERIE_TRY(ranks_.sum(order));
+  go_on_ = order[0] == 0;
+  interrupted_ = order[1] > 0;
+  rate_ = order[2];
+  return {};
+}
+
 Status Trainer::one_step(const std::vector<PackedBatch>& batches) {
   const Clock::time_point start = Clock::now();
-  const std::vector<double> weights = row_weights(batches, o_.step_decay);
-  const double rate = o_.learning_rate * learning_rate_factor(state_.step, o_.warmup_steps, run_progress());
+  std::vector<double> rows = loss_rows(batches, static_cast<size_t>(o_.ttt_steps));
+  AERIE_TRY(ranks_.sum(rows));
+  const std::vector<double> weights = row_weights(rows, o_.step_decay);
   parameters_->zero_gradients();
   std::vector<StepStats> stats(static_cast<size_t>(o_.ttt_steps));
+  int64_t tokens = 0;
   for (const PackedBatch& batch : batches) {
     const DraftWeights<TorchOps> view = parameters_->view(spec_, matmul_type_);
     const auto sums = run_ttt(*ops_, spec_, view, teacher_, batch, weights, true, parameters_->head_gradient());
     for (size_t s = 0; s < stats.size(); ++s) stats[s] += sums[s];
-    state_.tokens += batch.tokens;
+    tokens += batch.tokens;
   }
+  if (!ranks_.alone()) AERIE_TRY(ranks_.sum(parameters_->gradients()));
+  std::vector<double> figures = {static_cast<double>(tokens)};
+  for (const StepStats& s : stats) figures.insert(figures.end(), {s.loss, static_cast<double>(s.correct), static_cast<double>(s.supervised)});
+  AERIE_TRY(ranks_.sum(figures));
   StepReport report;
   for (size_t s = 0; s < stats.size(); ++s) {
-    report.loss += weights[s] * stats[s].loss;
-    report.accuracy.push_back(stats[s].accuracy());
+    const double loss = figures[1 + 3 * s], correct = figures[2 + 3 * s], supervised = figures[3 + 3 * s];
+    report.loss += weights[s] * loss;
+    report.accuracy.push_back(supervised == 0 ? 0.0 : correct / supervised);
   }
   report.gradient_norm = parameters_->gradient_norm();
   if (!std::isfinite(report.loss) || !std::isfinite(report.gradient_norm)) {
     return {StatusCode::kInternal,
             fmt::format("step {}: the loss is {} and the gradient's norm {}: training has diverged at learning rate {:.2g}; lower --lr or "
                         "lengthen --warmup. What was saved before in {} is kept",
-                        state_.step + 1, report.loss, report.gradient_norm, rate, o_.out)};
+                        state_.step + 1, report.loss, report.gradient_norm, rate_, o_.out)};
   }
   ++state_.step;
-  parameters_->update({}, rate, state_.step, report.gradient_norm);
+  state_.tokens += static_cast<int64_t>(figures[0]);
+  parameters_->update({}, rate_, state_.step, report.gradient_norm);
   state_.training_seconds += seconds_since(start);
 
   report.step = state_.step;
   report.total_steps = total_steps_;
   report.epoch = state_.epoch;
-  report.learning_rate = rate;
+  report.learning_rate = rate_;
   report.tokens_per_second = static_cast<double>(state_.tokens) / state_.training_seconds;
   report.progress = run_progress();
   report.elapsed_seconds = elapsed();
-  return progress_.step(report);
+  return ranks_.first() ? progress_.step(report) : Status();
 }
 
 Status Trainer::run() {
+  const Status ready = prepare();
+  const Status done = ready.ok() ? work() : ready;
+  if (done.ok()) return ranks_.finish();
+  if (next_.valid()) next_.wait();
+  ranks_.give_up(done.message());
+  return done;
+}
+
+/// Adds to what a lost rank says, after saving where the run stands.
+Status Trainer::saved_if_lost(const Status& status) {
+  if (status.ok() || !ranks_.lost() || !ranks_.first()) return status;
+  AERIE_TRY(save_state());
+  return io_error("{}; saved after step {}. Go on with --resume", status.message(), state_.step);
+}
+
+Status Trainer::work() {
   started_ = last_save_ = Clock::now();
+  const bool first = ranks_.first();
   // A run that was interrupted where a validation was due has it now.
-  if (state_.step > 0 && state_.step % eval_every_ == 0 && !finished()) AERIE_TRY(validate_and_keep_best());
+  if (first && state_.step > 0 && state_.step % eval_every_ == 0 && !finished()) AERIE_TRY(validate_and_keep_best());
+  AERIE_TRY(next_order());
   // The place in the data runs one step ahead of the weights while a step is being loaded; a save must not keep that.
-  while (!finished()) {
+  while (go_on_) {
     if (!next_.valid()) start_loading();
+    const Place here = loading_;
     AERIE_ASSIGN(const std::vector<PackedBatch> batches, next_.get());
     const RunState before = state_;
     if (state_.step + 1 < total_steps_) start_loading();
     const int64_t ahead_epoch = state_.epoch, ahead_in_epoch = state_.in_epoch;
-    AERIE_TRY(one_step(batches));
-    state_.epoch = before.epoch;
-    state_.in_epoch = before.in_epoch;
-    if (stop_ && !finished()) {
-      AERIE_TRY(save_state());
+    const Status stepped = one_step(batches);
+    // Where another rank is lost the weights are those of the last whole step, and this one is to be done again.
+    state_.epoch = ranks_.lost() ? here.epoch : before.epoch;
+    state_.in_epoch = ranks_.lost() ? here.in_epoch : before.in_epoch;
+    AERIE_TRY(saved_if_lost(stepped));
+    AERIE_TRY(saved_if_lost(next_order()));
+    if (interrupted_ && go_on_) {
+      if (first) AERIE_TRY(save_state());
       progress_.finish_line();
       return cancelled("interrupted after step {} of {}; saved. Go on with --resume", state_.step, total_steps_);
     }
-    if (state_.step % eval_every_ == 0 && !finished()) {
-      AERIE_TRY(validate_and_keep_best());
-      AERIE_TRY(save_state());
-    } else if (Clock::now() - last_save_ > kSaveInterval) {
-      AERIE_TRY(save_state());
+    if (first && go_on_) {
+      const bool due = state_.step % eval_every_ == 0;
+      if (due) AERIE_TRY(validate_and_keep_best());
+      if (due || Clock::now() - last_save_ > kSaveInterval) AERIE_TRY(save_state());
     }
     state_.epoch = ahead_epoch;
     state_.in_epoch = ahead_in_epoch;
   }
   progress_.finish_line();
   if (next_.valid()) next_.wait();
+  if (!first) return {};
   AERIE_TRY(validate_and_keep_best());
   AERIE_TRY(save_state());
   if (data_->held_out().empty()) {
@@ -407,9 +508,7 @@ double learning_rate_factor(int64_t step, int64_t warmup_steps, double progress)
 }
 
 Status train(const TrainOptions& options, const std::atomic<bool>& stop) {
-  Trainer trainer(options, stop);
-  AERIE_TRY(trainer.prepare());
-  return trainer.run();
+  return Trainer(options, stop).run();
 }
 
 }  // namespace aerie::train

@@ -53,6 +53,7 @@ struct TrainOptions {
   int threads = 0;         // 0 = all
   MatmulPrecision precision = MatmulPrecision::kAuto;
   bool resume = false;
+  int rank_timeout_seconds = 30;  // of several processes (ranks.h), one that is silent for so long is lost
 };
 
 /// Trains and leaves in `out` the checkpoint with the highest acceptance length on the held-out conversations (the last one

@@ -97,19 +97,22 @@ StepStats& StepStats::operator+=(const StepStats& other) {
   return *this;
 }
 
-std::vector<double> row_weights(const std::vector<PackedBatch>& batches, double decay) {
+std::vector<double> loss_rows(const std::vector<PackedBatch>& batches, size_t steps) {
+  std::vector<double> rows(steps, 0.0);
+  for (const PackedBatch& batch : batches) {
+    for (size_t s = 0; s < steps; ++s) rows[s] += static_cast<double>(batch.steps[s].loss_rows.size());
+  }
+  return rows;
+}
+
+std::vector<double> row_weights(const std::vector<double>& rows, double decay) {
   std::vector<double> weights;
-  if (batches.empty()) return weights;
   double total = 0;
-  for (size_t s = 0; s < batches[0].steps.size(); ++s) {
+  for (size_t s = 0; s < rows.size(); ++s) {
     weights.push_back(std::pow(decay, static_cast<double>(s)));
     total += weights.back();
   }
-  for (size_t s = 0; s < weights.size(); ++s) {
-    size_t rows = 0;
-    for (const PackedBatch& batch : batches) rows += batch.steps[s].loss_rows.size();
-    weights[s] = rows == 0 ? 0.0 : weights[s] / total / static_cast<double>(rows);
-  }
+  for (size_t s = 0; s < rows.size(); ++s) weights[s] = rows[s] == 0 ? 0.0 : weights[s] / total / rows[s];
   return weights;
 }
 

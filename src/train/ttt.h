@@ -41,9 +41,11 @@ std::vector<StepStats> run_ttt(TorchOps& ops, const DraftSpec& spec, const Draft
                                const PackedBatch& batch, const std::vector<double>& row_weights, bool backward,
                                at::Tensor head_gradient = {});
 
-/// The weight of one row's loss per step, for batches that are trained together: decay^s, normalised over the steps, divided by
-/// the step's rows with a loss in all of them.
-std::vector<double> row_weights(const std::vector<PackedBatch>& batches, double decay);
+/// Rows with a loss of each of `steps` steps, in all of the batches.
+std::vector<double> loss_rows(const std::vector<PackedBatch>& batches, size_t steps);
+/// The weight of one row's loss per step, for rows that are trained together: decay^s, normalised over the steps, divided by the step's
+/// rows with a loss.
+std::vector<double> row_weights(const std::vector<double>& rows, double decay);
 
 /// Attention of an unrolled step: the step-0 keys of the rows before and of the row itself, causal within each document, plus
 /// the row's own key of every later step; one softmax over all, or over the last DraftSpec::sliding_window of them. No mask of

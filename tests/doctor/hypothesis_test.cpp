@@ -199,7 +199,7 @@ TEST(Hypotheses, APerhapsSaysWhatWouldTell) {
   result.tokens = 1600;
   SearchRound& round = result.rounds.emplace_back();
   round.base.length = {1.5, 1.4, 1.6};
-  Judged& other = round.finalists.emplace_back();
+  Judged& other = round.finalists.emplace_back();  // until the finalists are cleared
   other.hypothesis = {"feedback", "feedback post-norm", "", {}};
   other.length = {1.6, 1.5, 1.7};
   other.gain = {0.1, -0.05, 0.25};  // 16 * (0.15 / 0.1)^2 * 1.2 = 43 conversations
@@ -212,6 +212,14 @@ TEST(Hypotheses, APerhapsSaysWhatWouldTell) {
   };
   EXPECT_NE(fix(40).find("give a longer trace"), std::string::npos) << fix(40);
   EXPECT_NE(fix(60).find("--sample-tokens 5120"), std::string::npos) << fix(60);
+  EXPECT_EQ(tokens_that_would_tell(result), 5120);
+  result.available = 40;
+  EXPECT_EQ(tokens_that_would_tell(result), std::nullopt);
+  result.available = 60;
+  round.finalists.clear();
+  EXPECT_EQ(tokens_that_would_tell(result), std::nullopt) << "nothing does better";
+  result.rounds.clear();
+  EXPECT_EQ(tokens_that_would_tell(result), std::nullopt);
 }
 
 TEST(Sample, LongConversationsAreCutSoThatMoreFitIn) {

@@ -230,7 +230,7 @@ TEST_P(Gradient, EqualsFiniteDifferencesInDouble) {
              n % 2 == 0 ? HeadMode::kWarm : HeadMode::kFree, 3, n < kFlagCases ? nullptr : kOtherShapes[n - kFlagCases]);
   const PackedBatch batch = pack_documents(c.traces, 3, invert_d2t(c.spec));
   ASSERT_FALSE(batch.steps[2].loss_rows.empty());
-  const std::vector<double> weights = row_weights({batch}, 0.8);
+  const std::vector<double> weights = row_weights(loss_rows({batch}, batch.steps.size()), 0.8);
   c.parameters.zero_gradients();
   c.loss(batch, weights, true);
   at::Generator generator = at::detail::createCPUGenerator(static_cast<uint64_t>(n));
@@ -268,7 +268,7 @@ TEST(Packed, EqualsUnpacked) {
   c.traces.push_back(c.target.conversation(77, 90, 100));  // several runs of rows
   const auto map = invert_d2t(c.spec);
   const PackedBatch together = pack_documents(c.traces, 4, map);
-  const std::vector<double> weights = row_weights({together}, 0.7);
+  const std::vector<double> weights = row_weights(loss_rows({together}, together.steps.size()), 0.7);
   c.parameters.zero_gradients();
   const double packed = c.loss(together, weights, true);
   std::vector<at::Tensor> gradients;
@@ -277,7 +277,7 @@ TEST(Packed, EqualsUnpacked) {
   c.parameters.zero_gradients();
   std::vector<PackedBatch> alone;
   for (const Trace& trace : c.traces) alone.push_back(pack_documents({&trace, 1}, 4, map));
-  EXPECT_EQ(row_weights(alone, 0.7), weights);
+  EXPECT_EQ(row_weights(loss_rows(alone, alone[0].steps.size()), 0.7), weights);
   double unpacked = 0;
   for (const PackedBatch& batch : alone) unpacked += c.loss(batch, weights, true);
   EXPECT_NEAR(packed, unpacked, 1e-12 * packed);
@@ -294,7 +294,7 @@ TEST(Packed, PaddingChangesNothing) {
   pad_rows(batch);
   for (const StepPlan& plan : batch.steps) EXPECT_EQ(plan.tokens.size() % kRowMultiple, 0u);
   EXPECT_GT(batch.rows(), bare.rows());
-  const std::vector<double> weights = row_weights({bare}, 0.7);
+  const std::vector<double> weights = row_weights(loss_rows({bare}, bare.steps.size()), 0.7);
   c.parameters.zero_gradients();
   const double expected = c.loss(bare, weights, true);
   std::vector<at::Tensor> gradients;
