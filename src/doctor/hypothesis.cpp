@@ -49,12 +49,19 @@ class List {
     add(axis, name, mend, std::move(reading));
   }
 
+  /// One that leaves out a tensor of the files.
+  void without(const std::string& axis, const std::string& name, const std::string& mend, const std::function<void(Reading&)>& change) {
+    const size_t before = list_.size();
+    other(axis, name, mend, change);
+    if (list_.size() > before) list_.back().discards = true;
+  }
+
   std::vector<Hypothesis> take() { return std::move(list_); }
 
  private:
   void add(const std::string& axis, const std::string& name, const std::string& mend, Reading reading) {
     if (!reading.spec.validate().ok()) return;
-    list_.push_back({axis, name, mend, std::move(reading)});
+    list_.push_back({axis, name, mend, std::move(reading), false, false});
   }
 
   const Reading& base_;
@@ -346,11 +353,11 @@ std::vector<Hypothesis> other_hypotheses(const Reading& base, const DraftCheckpo
   alignment(list);
   if (facts.has_target && spec.hidden == spec.target_hidden) {
     if (spec.own_embedding) {
-      list.other("own_embedding", "the target's embedding", "take the target's embedding: the files' embed_tokens is not what the drafter was trained with",
+      list.without("own_embedding", "the target's embedding", "take the target's embedding: the files' embed_tokens is not what the drafter was trained with",
                  [](Reading& r) { r.spec.own_embedding = false; });
     }
     if (spec.own_head) {
-      list.other("own_head", "the target's head", "take the target's head: the files' lm_head is not what the drafter was trained with", [](Reading& r) {
+      list.without("own_head", "the target's head", "take the target's head: the files' lm_head is not what the drafter was trained with", [](Reading& r) {
         r.spec.own_head = false;
         r.spec.draft_vocab = r.spec.vocab;
         r.spec.d2t.clear();

@@ -37,6 +37,7 @@ struct Hypothesis {
   std::string name;  // for people: "rope_theta 1000000"
   std::string mend;  // what to change where it is right
   Reading reading;
+  bool discards = false;  // a trained tensor of the files: as good a reading that uses it is the likelier one
   bool usual = false;  // what trainers do unless told otherwise: named where states beside each other cannot be told apart
 };
 

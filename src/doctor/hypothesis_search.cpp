@@ -164,18 +164,21 @@ class Round {
     if (first == out_.finalists.end()) return {};
     out_.winner = static_cast<size_t>(first - out_.finalists.begin());
     // That the base is beaten is certain now. By which reading is not, where others do as well as the winner on all conversations: of
-    // these the usual one is the likeliest.
+    // these the usual one of its kind is the likeliest, and one that uses every tensor of the files before one that does not.
     for (size_t i = 0; i < out_.finalists.size(); ++i) {
       const Judged& judged = out_.finalists[i];
       const Interval apart = difference_interval(first->score.length, judged.score.length, 0.95);
       if (i == *out_.winner || apart.low > 0 || apart.high < 0 || judged.gain.value < needed) continue;
-      if (judged.hypothesis.usual && !first->hypothesis.usual && judged.hypothesis.axis == first->hypothesis.axis) {
+      const bool usual = judged.hypothesis.usual && !first->hypothesis.usual && judged.hypothesis.axis == first->hypothesis.axis;
+      const bool complete = judged.beats && first->hypothesis.discards && !judged.hypothesis.discards;
+      if (usual || complete) {
         out_.tie = out_.winner;
         out_.winner = i;
         break;
       }
       if (judged.beats && !out_.tie) out_.tie = i;
     }
+    if (out_.tie) out_.apart = difference_interval(out_.finalists[*out_.winner].score.length, out_.finalists[*out_.tie].score.length, 0.95);
     return {};
   }
 

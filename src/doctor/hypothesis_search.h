@@ -44,6 +44,7 @@ struct SearchRound {
   std::vector<Judged> finalists; // by acceptance length, best first
   std::optional<size_t> winner;  // of the finalists
   std::optional<size_t> tie;     // the best finalist that beats the base too and cannot be told from the winner
+  Interval apart;                // winner over tie, on all conversations
   size_t tried = 0;              // hypotheses, choices of taps included
   size_t without_effect = 0;     // of these, the ones that change no draft on this trace
   TapSearchResult taps;

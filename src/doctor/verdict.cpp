@@ -40,6 +40,14 @@ bool differ_in_stand_ins_only(const Reading& a, const Reading& b, const std::vec
   return a.feature.size() == b.feature.size();
 }
 
+/// Whether the reading that cannot be told from the named one leaves no doubt of what is wrong: it is of the same kind, or leaves out a
+/// tensor that the named one uses.
+bool is_settled(const SearchRound& round) {
+  if (!round.winner || !round.tie) return true;
+  const Hypothesis &winner = round.finalists[*round.winner].hypothesis, &tie = round.finalists[*round.tie].hypothesis;
+  return tie.axis == winner.axis || (tie.discards && !winner.discards);
+}
+
 Finding fault(const SearchResult& result, size_t number, int k) {
   const SearchRound& round = result.rounds[number];
   const Judged& winner = round.finalists[*round.winner];
@@ -73,6 +81,10 @@ Finding fault(const SearchResult& result, size_t number, int k) {
                             winner.hypothesis.usual ? ", and is the less usual choice" : "");
     return out;
   }
+  if (is_settled(round)) {
+    out.text += fmt::format("; {} ({}) explains it as well, but leaves out a trained tensor of the files", tie->hypothesis.name, tie->length.text());
+    return out;
+  }
   out.severity = Severity::kWarning;
   out.text += fmt::format("; but {} explains it as well ({}), and this trace cannot tell the two apart", tie->hypothesis.name, tie->length.text());
   out.fix = fmt::format("one of these: {}; or: {}. A longer trace may tell", winner.hypothesis.mend, tie->hypothesis.mend);
@@ -90,19 +102,25 @@ const Judged* perhaps(const SearchRound& round) {
   return out;
 }
 
-double conversations_that_would_tell(const SearchResult& result, const Judged& judged) {
+/// How many would bring a difference like this one beyond its interval.
+double conversations_that_would_tell(const SearchResult& result, const Interval& difference) {
   constexpr double kSpare = 1.2;
-  return static_cast<double>(result.searched + result.judging) * std::pow(judged.gain.half_width() / judged.gain.value, 2.0) * kSpare;
+  return static_cast<double>(result.searched + result.judging) * std::pow(difference.half_width() / difference.value, 2.0) * kSpare;
 }
 
 }  // namespace
 
 std::optional<int64_t> tokens_that_would_tell(const SearchResult& result) {
-  if (result.rounds.empty()) return std::nullopt;
-  const SearchRound& last = result.rounds.back();
-  const Judged* maybe = last.winner ? nullptr : perhaps(last);
-  if (maybe == nullptr) return std::nullopt;
-  const double conversations = conversations_that_would_tell(result, *maybe);
+  const Interval* open = nullptr;
+  for (const SearchRound& round : result.rounds) {
+    if (open == nullptr && !is_settled(round)) open = &round.apart;
+  }
+  if (open == nullptr && !result.rounds.empty() && !result.rounds.back().winner) {
+    const Judged* maybe = perhaps(result.rounds.back());
+    if (maybe != nullptr) open = &maybe->gain;
+  }
+  if (open == nullptr || open->value == 0) return std::nullopt;
+  const double conversations = conversations_that_would_tell(result, *open);
   if (conversations > static_cast<double>(result.available)) return std::nullopt;
   constexpr double kRound = 1024;
   return static_cast<int64_t>(std::ceil(static_cast<double>(result.tokens) * conversations / static_cast<double>(result.searched + result.judging) / kRound) * kRound);
@@ -120,10 +138,10 @@ std::vector<Finding> verdict(const SearchResult& result, int k) {
   const SearchRound& last = result.rounds.back();
   if (last.winner) return out;
   if (const Judged* maybe = perhaps(last)) {
-    const std::optional<int64_t> tokens = tokens_that_would_tell(result);
+    const std::optional<int64_t> tokens = out.empty() ? tokens_that_would_tell(result) : std::nullopt;
     out.push_back({Severity::kNote, "perhaps-" + code_of(maybe->hypothesis.axis).substr(6),
                    fmt::format("{} does better on this trace by {} tokens per verify, which may be chance: about {:.0f} conversations would tell",
-                               maybe->hypothesis.name, maybe->gain.text(), std::ceil(conversations_that_would_tell(result, *maybe) / 10) * 10),
+                               maybe->hypothesis.name, maybe->gain.text(), std::ceil(conversations_that_would_tell(result, maybe->gain) / 10) * 10),
                    tokens ? fmt::format("look at more of this trace before changing anything: --sample-tokens {}", *tokens)
                           : std::string("give a longer trace before changing anything")});
   }

@@ -9,7 +9,8 @@ namespace aerie {
 /// One finding for each fault named, or what can be said instead: no fault, perhaps a fault, too little data, no reading works.
 std::vector<Finding> verdict(const SearchResult& result, int k);
 
-/// Where something does better that may be chance and the trace holds enough to tell: tokens of it that probably would.
+/// Where something does better that may be chance, or two readings explain a fault alike, and the trace holds enough to tell: tokens of it
+/// that probably would.
 std::optional<int64_t> tokens_that_would_tell(const SearchResult& result);
 
 /// The reading with the faults mended that verdict() calls errors, up to the first that it is less sure of; null where there is none.

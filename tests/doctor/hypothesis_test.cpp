@@ -222,6 +222,63 @@ TEST(Hypotheses, APerhapsSaysWhatWouldTell) {
   EXPECT_EQ(tokens_that_would_tell(result), std::nullopt);
 }
 
+/// Two readings that explain a fault alike leave it open which it is, unless one of them throws away what was trained.
+TEST(Hypotheses, WhatIsLeftOpenByATie) {
+  SearchResult result;
+  result.searched = result.judging = 8;
+  result.tokens = 1600;
+  result.available = 100;
+  SearchRound& round = result.rounds.emplace_back();
+  for (const char* axis : {"d2t", "own_head"}) {
+    Judged& judged = round.finalists.emplace_back();
+    judged.hypothesis = {axis, axis, std::string("mend ") + axis, {}};
+    judged.length = {1.6, 1.5, 1.7};
+    judged.beats = true;
+  }
+  round.winner = 0;
+  round.tie = 1;
+  round.apart = {0.02, -0.01, 0.05};
+  const Finding open = verdict(result, 3)[0];
+  EXPECT_EQ(open.severity, Severity::kWarning);
+  EXPECT_NE(open.fix.find("mend d2t; or: mend own_head"), std::string::npos) << open.fix;
+  EXPECT_EQ(tokens_that_would_tell(result), 5120);  // 16 * (0.03 / 0.02)^2 * 1.2 = 43.2 conversations
+  EXPECT_EQ(certain_reading(result, 3), nullptr);
+
+  round.finalists[1].hypothesis.discards = true;
+  const Finding settled = verdict(result, 3)[0];
+  EXPECT_EQ(settled.severity, Severity::kError);
+  EXPECT_EQ(settled.fix, "mend d2t");
+  EXPECT_EQ(tokens_that_would_tell(result), std::nullopt);
+  EXPECT_NE(certain_reading(result, 3), nullptr);
+}
+
+/// The target's head draws what the drafter's own would, had its d2t not been shifted: the reading that uses the files' head is named.
+TEST(Hypotheses, AReadingThatUsesTheFilesTensorsIsTheLikelier) {
+  DraftSpec spec = drawn_spec();
+  const DraftCheckpoint checkpoint = drawn_checkpoint(spec, 5);
+  TargetTables tables = drawn_target(spec, 6);
+  const std::vector<float> rows = to_float(checkpoint.tensors.at("lm_head")).value();
+  const std::vector<int32_t> map = spec.d2t;
+  tables.head = [rows, map, vocab = static_cast<size_t>(spec.vocab), width = static_cast<size_t>(spec.hidden)](const float* x, int n, float* logits) {
+    std::fill_n(logits, static_cast<size_t>(n) * vocab, -100.0f);
+    for (size_t r = 0; r < static_cast<size_t>(n); ++r) {
+      for (size_t d = 0; d < map.size(); ++d) {
+        float& sum = logits[r * vocab + static_cast<size_t>(map[d])] = 0;
+        for (size_t c = 0; c < width; ++c) sum += x[r * width + c] * rows[d * width + c];
+      }
+    }
+  };
+  const Case found = diagnose(
+      checkpoint, true_reading(spec),
+      [](Reading& r) {
+        for (int32_t& target : r.spec.d2t) ++target;
+      },
+      {}, {}, tables);
+  ASSERT_FALSE(found.findings.empty());
+  EXPECT_EQ(found.findings[0].code, "wrong-d2t") << found.text();
+  EXPECT_EQ(found.findings[0].severity, Severity::kError) << found.text();
+}
+
 TEST(Sample, LongConversationsAreCutSoThatMoreFitIn) {
   const DraftSpec spec = drawn_spec();
   std::mt19937 random(3);
