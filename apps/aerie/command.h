@@ -80,6 +80,7 @@ std::string summary(const GenerateResult& result, size_t prompt_tokens);
 void add_run(CLI::App& app, Work& work);
 void add_chat(CLI::App& app, Work& work);
 void add_capture(CLI::App& app, Work& work);
+void add_data(CLI::App& app, Work& work);
 void add_train(CLI::App& app, Work& work);
 void add_eval(CLI::App& app, Work& work);
 void add_bench(CLI::App& app, Work& work);

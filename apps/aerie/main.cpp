@@ -14,6 +14,7 @@ int main(int argc, char** argv) {
   cli::add_run(app, work);
   cli::add_chat(app, work);
   cli::add_capture(app, work);
+  cli::add_data(app, work);
   cli::add_train(app, work);
   cli::add_eval(app, work);
   cli::add_bench(app, work);

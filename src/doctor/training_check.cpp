@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <cmath>
-#include <map>
 
 #include "eagle3/replay.h"
 #include "formats/json_text.h"
@@ -55,51 +54,56 @@ Expected<AnswerFrame> AnswerFrame::of_target(const GgufFile& target) {
   return out;
 }
 
-std::vector<Finding> judge_mask(const Sample& sample, const AnswerFrame& frame) {
-  int answers = 0, ended = 0, end_left_out = 0;
-  std::map<int, int> late;  // answers by how many tokens behind the opening the mask begins
-  for (const Conversation& conversation : sample.conversations) {
-    if (!conversation.has_mask) return {};
-    const std::vector<int32_t>& tokens = conversation.trace.tokens;
-    for (const Answer& answer : find_answers(conversation.trace.mask)) {
-      ++answers;
-      const bool last_is_end = contains(frame.ends, tokens[static_cast<size_t>(answer.last)]);
-      const size_t next = static_cast<size_t>(answer.last) + 1;
-      ended += last_is_end ? 1 : 0;
-      end_left_out += !last_is_end && next < tokens.size() && contains(frame.ends, tokens[next]) ? 1 : 0;
-      for (int distance = 0; distance <= 2 * kReach; ++distance) {  // 0, 1, -1, 2, ...
-        const int off = distance % 2 == 1 ? (distance + 1) / 2 : -distance / 2;
-        if (!stands_before(tokens, answer.first - off, frame.opening)) continue;
-        ++late[off];
-        break;
-      }
+void MaskCheck::add(const Conversation& conversation) {
+  if (frame_ == nullptr || !conversation.has_mask) return;
+  const std::vector<int32_t>& tokens = conversation.trace.tokens;
+  for (const Answer& answer : find_answers(conversation.trace.mask)) {
+    ++answers_;
+    const bool last_is_end = contains(frame_->ends, tokens[static_cast<size_t>(answer.last)]);
+    const size_t next = static_cast<size_t>(answer.last) + 1;
+    ended_ += last_is_end ? 1 : 0;
+    end_left_out_ += !last_is_end && next < tokens.size() && contains(frame_->ends, tokens[next]) ? 1 : 0;
+    for (int distance = 0; distance <= 2 * kReach; ++distance) {  // 0, 1, -1, 2, ...
+      const int off = distance % 2 == 1 ? (distance + 1) / 2 : -distance / 2;
+      if (!stands_before(tokens, answer.first - off, frame_->opening)) continue;
+      ++late_[off];
+      break;
     }
   }
-  if (answers == 0 || frame.opening.empty()) return {};
+}
+
+std::vector<Finding> MaskCheck::findings() const {
+  if (frame_ == nullptr || answers_ == 0 || frame_->opening.empty()) return {};
   std::vector<Finding> out;
-  const auto most = [&](int count) { return count >= kMost * answers; };
+  const auto most = [&](int count) { return count >= kMost * answers_; };
   int framed = 0;
-  for (const auto& [off, count] : late) {
+  for (const auto& [off, count] : late_) {
     framed += count;
     if (off == 0 || !most(count)) continue;
     out.push_back({Severity::kWarning, off > 0 ? "mask-begins-late" : "mask-begins-early",
-                   fmt::format("in {} of {} answers the mask begins {} token{} {} the answer: {}", count, answers, std::abs(off), std::abs(off) == 1 ? "" : "s",
+                   fmt::format("in {} of {} answers the mask begins {} token{} {} the answer: {}", count, answers_, std::abs(off), std::abs(off) == 1 ? "" : "s",
                                off > 0 ? "into" : "before",
                                off > 0 ? "their first tokens are never trained on, and the first draft of an answer is weak" : "the template's own words are trained on as answers"),
                    "let the mask be 1 from the first token after the template's opening of an answer to the token that ends the turn"});
   }
-  if (framed < (1 - kMost) * answers) {
+  if (framed < (1 - kMost) * answers_) {
     out.push_back({Severity::kWarning, "another-template",
                    fmt::format("{} of {} answers do not begin after the words with which the target's template asks for one: they were written with another template, "
                                "and served prompts will not look like them",
-                               answers - framed, answers),
+                               answers_ - framed, answers_),
                    "capture with the template that is served (aerie capture does)"});
   }
-  if (most(end_left_out) && ended == 0) {
-    out.push_back({Severity::kWarning, "mask-without-end", fmt::format("in {} of {} answers the mask leaves out the token that ends the turn: the drafter never learned to end one", end_left_out, answers),
+  if (most(end_left_out_) && ended_ == 0) {
+    out.push_back({Severity::kWarning, "mask-without-end", fmt::format("in {} of {} answers the mask leaves out the token that ends the turn: the drafter never learned to end one", end_left_out_, answers_),
                    "let the mask take in the token that ends the turn"});
   }
   return out;
+}
+
+std::vector<Finding> judge_mask(const Sample& sample, const AnswerFrame& frame) {
+  MaskCheck check(&frame);
+  for (const Conversation& conversation : sample.conversations) check.add(conversation);
+  return check.findings();
 }
 
 TrainingFacts recorded_training(const nlohmann::json& config) {

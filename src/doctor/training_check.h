@@ -1,6 +1,7 @@
 // How a drafter was trained, as far as a trace, its files and its training's log tell: the causes that no other reading can mend.
 #pragma once
 
+#include <map>
 #include <nlohmann/json_fwd.hpp>
 #include <optional>
 #include <string>
@@ -23,6 +24,22 @@ struct AnswerFrame {
 };
 
 /// Whether the answers of the mask begin after the opening, at their first token, and end with the token that ends a turn.
+class MaskCheck {
+ public:
+  /// Without a frame nothing is said.
+  explicit MaskCheck(const AnswerFrame* frame) : frame_(frame) {}
+
+  /// A conversation whose trace has no mask is passed over.
+  void add(const Conversation& conversation);
+  std::vector<Finding> findings() const;
+
+ private:
+  const AnswerFrame* frame_;
+  int answers_ = 0, ended_ = 0, end_left_out_ = 0;
+  std::map<int, int> late_;  // answers by how many tokens behind the opening the mask begins
+};
+
+/// The same of a sample.
 std::vector<Finding> judge_mask(const Sample& sample, const AnswerFrame& frame);
 
 struct TrainingFacts {

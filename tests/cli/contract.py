@@ -282,6 +282,21 @@ class Contract(unittest.TestCase):
         self.assertEqual([stage["agreed"] for stage in reply["engine_trace"][0]["stages"]], [stage["compared"] for stage in reply["engine_trace"][0]["stages"]])
         self.one_sentence(self.refused(2, "run", "-m", "smollm2", "-n", "2", "-p", "x", "--trace", served, says=["drafter"]))
 
+    def test_data_check(self):
+        prompts = self.write("prompts.jsonl", "".join(json.dumps({"prompt": text}) + "\n" for text in ("Why is the sky blue?", "Name a colour.")))
+        traces = self.folder / "traces"
+        self.done("capture", "-m", "smollm2", "--prompts", prompts, "--out", traces, "-n", "24")
+        reply = json.loads(self.done("data", "check", traces, "-m", "smollm2", "--json").stdout)
+        self.assertEqual(reply["findings"], [])
+        self.assertEqual(reply["data"][0]["conversations"], 2)
+        self.assertEqual(reply["data"][0]["unreadable"], 0)
+        states = traces / "hs_0.safetensors"
+        states.write_bytes(states.read_bytes()[:-100])
+        refused = self.refused(1, "data", "check", traces, "-m", "smollm2", says=["not fit"])
+        self.assertIn("1 of 2 conversations cannot be read", refused.stdout)
+        self.refused(1, "data", "check", "/nonexistent", says=["/nonexistent"])
+        self.refused(2, "data", says=["check"])
+
     def forward(self, drafter, tensors, *arguments):
         output = self.folder / "out.safetensors"
         self.done("forward", "-d", drafter, "--input", write_safetensors(self.folder / "in.safetensors", tensors), "--output", output, *arguments)
