@@ -295,7 +295,7 @@ class Contract(unittest.TestCase):
         refused = self.refused(1, "data", "check", traces, "-m", "smollm2", says=["not fit"])
         self.assertIn("1 of 2 conversations cannot be read", refused.stdout)
         self.refused(1, "data", "check", "/nonexistent", says=["/nonexistent"])
-        self.refused(2, "data", says=["check"])
+        self.refused(2, "data", says=["subcommand"])
 
     def forward(self, drafter, tensors, *arguments):
         output = self.folder / "out.safetensors"
