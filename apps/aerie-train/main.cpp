@@ -28,9 +28,7 @@ void spin_briefly(char** argv) {
   ::execv(self, argv);  // returns only where it failed; then the run is merely slower
 }
 
-int exit_code(const aerie::Status& status) {
-  return status.ok() ? 0 : status.code() == aerie::StatusCode::kInvalidArgument ? 2 : 1;
-}
+int exit_code(const aerie::Status& status) { return status.ok() ? 0 : status.code() == aerie::StatusCode::kInvalidArgument ? 2 : 1; }
 
 }  // namespace
 
@@ -56,17 +54,19 @@ int main(int argc, char** argv) {
 
   auto* drafter = app.add_option_group("The drafter");
   drafter->add_option("--taps", o.taps, "boundaries that it reads, in order, of those that the data holds (default: all)")
-      ->delimiter(',')->check(CLI::NonNegativeNumber);
-  drafter->add_option("--teacher", o.teacher,
-                      "boundary over which the target's head is taken for its word (default: the one after the last block, the only right one; others "
-                      "show what a trainer does that mistakes a late block for it)")
+      ->delimiter(',')
+      ->check(CLI::NonNegativeNumber);
+  drafter
+      ->add_option(
+          "--teacher", o.teacher,
+          "boundary over which the target's head is taken for its word (default: the one after the last block, the only right one; others "
+          "show what a trainer does that mistakes a late block for it)")
       ->check(CLI::NonNegativeNumber);
   drafter->add_option("--draft-vocab", o.draft_vocab, "size of the draft vocabulary: the answers' most frequent tokens")
       ->check(CLI::PositiveNumber);
   drafter->add_option("--feature-norm", o.feature_norm, "RMSNorm before fc: none, over the concat, or one per tap")
-      ->transform(CLI::CheckedTransformer(std::map<std::string, aerie::FeatureNorm>{{"none", aerie::FeatureNorm::kNone},
-                                                                                     {"concat", aerie::FeatureNorm::kConcat},
-                                                                                     {"per-tap", aerie::FeatureNorm::kPerTap}}))
+      ->transform(CLI::CheckedTransformer(std::map<std::string, aerie::FeatureNorm>{
+          {"none", aerie::FeatureNorm::kNone}, {"concat", aerie::FeatureNorm::kConcat}, {"per-tap", aerie::FeatureNorm::kPerTap}}))
       ->default_str("concat");
   drafter->add_option("--feedback", o.feedback, "state fed to the next step: before or after the last norm")
       ->transform(CLI::CheckedTransformer(
@@ -74,8 +74,8 @@ int main(int argc, char** argv) {
       ->default_str("post");
   drafter->add_flag("--norm-before-residual", o.norm_before_residual, "the residual is the normed feature");
   drafter->add_option("--head", o.head, "warm: the target's rows, trained at 0.1 of --lr; frozen: the target's rows; free: random")
-      ->transform(CLI::CheckedTransformer(std::map<std::string, HeadMode>{
-          {"warm", HeadMode::kWarm}, {"frozen", HeadMode::kFrozen}, {"free", HeadMode::kFree}}))
+      ->transform(CLI::CheckedTransformer(
+          std::map<std::string, HeadMode>{{"warm", HeadMode::kWarm}, {"frozen", HeadMode::kFrozen}, {"free", HeadMode::kFree}}))
       ->default_str("warm");
 
   auto* recipe = app.add_option_group("Recipe");
@@ -100,8 +100,9 @@ int main(int argc, char** argv) {
       ->transform(CLI::CheckedTransformer(std::map<std::string, MatmulPrecision>{
           {"auto", MatmulPrecision::kAuto}, {"bf16", MatmulPrecision::kBf16}, {"f32", MatmulPrecision::kFloat32}}))
       ->default_str("auto");
-  machine->add_option("--rank-timeout", o.rank_timeout_seconds,
-                      "seconds without a sign of life after which a process of several (RANK, WORLD_SIZE, MASTER_ADDR, MASTER_PORT) is lost")
+  machine
+      ->add_option("--rank-timeout", o.rank_timeout_seconds,
+                   "seconds without a sign of life after which a process of several (RANK, WORLD_SIZE, MASTER_ADDR, MASTER_PORT) is lost")
       ->check(CLI::Range(2, 86400));
   app.add_flag("--verbose", verbose, "log more");
 

@@ -20,7 +20,8 @@ struct BenchFlags {
 // One of each kind of text that drafters find easy or hard.
 constexpr const char* kDefaultPrompts[] = {
     "Write a short story about a lighthouse keeper who finds a message in a bottle.",
-    "A farmer has 12 rows of apple trees with 15 trees in each row. Each tree gives 40 apples. How many apples does he harvest? Explain step by step.",
+    "A farmer has 12 rows of apple trees with 15 trees in each row. Each tree gives 40 apples. How many apples does he harvest? Explain "
+    "step by step.",
     "Write a Python function that returns the n-th Fibonacci number, and explain how it works.",
     "Explain the difference between a virus and a bacterium to a ten year old child.",
 };
@@ -40,7 +41,8 @@ Status run_bench_command(BenchFlags& flags) {
     for (const char* text : kDefaultPrompts) conversations.push_back({{"user", text}});
   } else {
     AERIE_ASSIGN(const std::vector<Prompt> prompts, read_prompts(flags.prompts));
-    for (size_t i = 0; i < prompts.size() && i < static_cast<size_t>(flags.limit); ++i) conversations.push_back({prompts[i].messages.front()});
+    for (size_t i = 0; i < prompts.size() && i < static_cast<size_t>(flags.limit); ++i)
+      conversations.push_back({prompts[i].messages.front()});
   }
   if (runtime->chat_template() == nullptr) return unsupported("{}: has no chat template", runtime->file().path());
   for (const auto& messages : conversations) {
@@ -86,15 +88,19 @@ Status run_bench_command(BenchFlags& flags) {
   if (flags.json) {
     print_json(json);
   } else {
-    std::printf("%s kernels, %d threads; medians of %d runs\n", runtime->target().kernels().name, runtime->pool().size(), flags.bench.repetitions);
-    std::printf("ceilings            %8.1f GB/s of as many bytes as the weights, %.1f GB/s of 256 MiB", r.ceilings.read_gb_s, r.ceilings.far_read_gb_s);
+    std::printf("%s kernels, %d threads; medians of %d runs\n", runtime->target().kernels().name, runtime->pool().size(),
+                flags.bench.repetitions);
+    std::printf("ceilings            %8.1f GB/s of as many bytes as the weights, %.1f GB/s of 256 MiB", r.ceilings.read_gb_s,
+                r.ceilings.far_read_gb_s);
     for (const auto& [unit, rate] : r.ceilings.gop_s) std::printf(", %s %.0f GOP/s", kernels::unit_name(unit), rate);
-    std::printf("\ndecode, plain       %8.1f tokens/s (%.1f GB/s of weights)%s\n", r.plain_tokens_per_second, r.plain_gb_s, of_roofline(r.plain_roofline).c_str());
+    std::printf("\ndecode, plain       %8.1f tokens/s (%.1f GB/s of weights)%s\n", r.plain_tokens_per_second, r.plain_gb_s,
+                of_roofline(r.plain_roofline).c_str());
     std::printf("prefill, 512 tokens %8.1f tokens/s%s\n", r.prefill_tokens_per_second, of_roofline(r.prefill_roofline).c_str());
     for (const auto& [sequences, rate] : r.batched_tokens_per_second) {
       std::printf("%2d sequences        %8.1f tokens/s of all%s\n", sequences, rate, of_roofline(r.batched_roofline.at(sequences)).c_str());
     }
-    std::printf("verifying n rows at depth %d, relative to one row (%.2f ms%s):", flags.bench.depth, 1e3 * r.step_seconds, of_roofline(r.verify_roofline.at(1)).c_str());
+    std::printf("verifying n rows at depth %d, relative to one row (%.2f ms%s):", flags.bench.depth, 1e3 * r.step_seconds,
+                of_roofline(r.verify_roofline.at(1)).c_str());
     for (const auto& [rows, ratio] : r.verify_cost) std::printf("  %d: %.2f", rows, ratio);
     std::printf("\n");
     if (drafter) {
@@ -122,7 +128,9 @@ void add_bench(CLI::App& app, Work& work) {
   command->add_option("-n,--max-tokens", flags->bench.tokens, "tokens per run")->check(CLI::Range(2, 4096))->capture_default_str();
   flags->draft.add_to(*command);
   command->add_option("--repetitions", flags->bench.repetitions, "alternating runs")->check(CLI::Range(1, 100))->capture_default_str();
-  command->add_option("--depth", flags->bench.depth, "context at which verification is timed")->check(CLI::Range(1, 100000))->capture_default_str();
+  command->add_option("--depth", flags->bench.depth, "context at which verification is timed")
+      ->check(CLI::Range(1, 100000))
+      ->capture_default_str();
   command->add_flag("--json", flags->json, "print one JSON object");
   command->callback([flags, &work] { work = [flags] { return run_bench_command(*flags); }; });
 }

@@ -25,8 +25,8 @@ Status run_capture(CaptureFlags& flags) {
                  line.update(p.done, p.total, fmt::format("{} conversations, {} answer tokens, {:.0f}/s", p.done, p.answer_tokens, rate));
                }));
   line.finish();
-  spdlog::info("{} of {} conversations in {} ({} left out as too long); {} tokens written, {} of them answers, {:.0f} answer tokens/s", result.done,
-               result.total, flags.capture.out, result.skipped, result.tokens, result.answer_tokens,
+  spdlog::info("{} of {} conversations in {} ({} left out as too long); {} tokens written, {} of them answers, {:.0f} answer tokens/s",
+               result.done, result.total, flags.capture.out, result.skipped, result.tokens, result.answer_tokens,
                result.seconds > 0 ? static_cast<double>(result.answer_tokens) / result.seconds : 0.0);
   return {};
 }
@@ -40,9 +40,15 @@ void add_capture(CLI::App& app, Work& work) {
   flags->model.add_to(*command, false);
   command->add_option("--prompts", flags->prompts, "JSON lines (or gzip): {\"messages\"}, {\"turns\"} or {\"prompt\"}")->required();
   command->add_option("--out", c.out, "folder of traces; continued if it is there")->required();
-  command->add_option("--taps", c.taps, "boundaries to store, in order, e.g. 2,15,27 (default: 2, N/2, N-3)")->delimiter(',')->check(CLI::NonNegativeNumber);
-  command->add_option("-n,--max-tokens", c.max_new_tokens, "tokens of one answer at most")->check(CLI::PositiveNumber)->capture_default_str();
-  command->add_option("--max-length", c.max_length, "tokens of one conversation at most")->check(CLI::PositiveNumber)->capture_default_str();
+  command->add_option("--taps", c.taps, "boundaries to store, in order, e.g. 2,15,27 (default: 2, N/2, N-3)")
+      ->delimiter(',')
+      ->check(CLI::NonNegativeNumber);
+  command->add_option("-n,--max-tokens", c.max_new_tokens, "tokens of one answer at most")
+      ->check(CLI::PositiveNumber)
+      ->capture_default_str();
+  command->add_option("--max-length", c.max_length, "tokens of one conversation at most")
+      ->check(CLI::PositiveNumber)
+      ->capture_default_str();
   command->add_option("--first", c.first, "number of the first prompt")->check(CLI::NonNegativeNumber)->capture_default_str();
   command->add_option("--limit", c.limit, "prompts to answer (default: all)")->check(CLI::PositiveNumber);
   command->add_option("--slots", c.slots, "conversations that are generated together")->check(CLI::Range(1, 256))->capture_default_str();

@@ -47,7 +47,9 @@ void add_chat(CLI::App& app, Work& work) {
   auto flags = std::make_shared<ChatFlags>();
   flags->model.add_to(*command, true);
   command->add_option("--system", flags->system, "system message (default: the template's)");
-  command->add_option("-n,--max-tokens", flags->max_tokens, "tokens of one answer at most")->check(CLI::PositiveNumber)->capture_default_str();
+  command->add_option("-n,--max-tokens", flags->max_tokens, "tokens of one answer at most")
+      ->check(CLI::PositiveNumber)
+      ->capture_default_str();
   flags->draft.add_to(*command);
   command->callback([flags, &work] { work = [flags] { return chat(*flags); }; });
 }

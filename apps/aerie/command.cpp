@@ -37,13 +37,15 @@ Expected<std::unique_ptr<Runtime>> ModelFlags::load() {
   AERIE_ASSIGN(options.reading, drafter.options());
   AERIE_ASSIGN(std::unique_ptr<Runtime> runtime, Runtime::load(options));
   warn_of(runtime->drafter_findings());
-  spdlog::debug("loaded in {:.2f} s; kernels: {}, {} threads", runtime->load_seconds(), runtime->target().kernels().name, runtime->pool().size());
+  spdlog::debug("loaded in {:.2f} s; kernels: {}, {} threads", runtime->load_seconds(), runtime->target().kernels().name,
+                runtime->pool().size());
   return runtime;
 }
 
 void StandaloneFlags::add_to(CLI::App& app) {
   app.add_option("-d,--drafter", options.drafter, kDrafterHelp)->required();
-  app.add_option("-m,--model", options.target, "target (GGUF, or a known name): needed where the drafter shares its embedding or output matrix");
+  app.add_option("-m,--model", options.target,
+                 "target (GGUF, or a known name): needed where the drafter shares its embedding or output matrix");
   drafter.add_to(app);
   add_compute(app, options.threads, options.isa);
   app.add_flag("--float32", float32, "compute with the weights as stored: the slow reference");
@@ -140,9 +142,10 @@ void print_piece(const std::string& piece) {
 }
 
 void DraftFlag::add_to(CLI::App& app) {
-  app.add_option("-k,--draft-tokens", k,
-                 fmt::format("drafts per cycle, 0 to {} (default: chosen before every cycle from the measured costs and the running acceptance)",
-                             kMaxDraftTokens))
+  app.add_option(
+         "-k,--draft-tokens", k,
+         fmt::format("drafts per cycle, 0 to {} (default: chosen before every cycle from the measured costs and the running acceptance)",
+                     kMaxDraftTokens))
       ->check(CLI::Range(0, kMaxDraftTokens));
 }
 
@@ -157,8 +160,9 @@ std::string summary(const GenerateResult& result, size_t prompt_tokens) {
                                  result.tokens.size(), result.decode_tokens_per_second(), result.finish_reason);
   const DraftStats& d = result.draft;
   if (d.k != 0) {
-    line += fmt::format("; k = {}: {} of {} drafts accepted in {} cycles, acceptance length {:.2f} (tokens per verify, the target's own included)",
-                        d.k == kAutoDraftTokens ? "auto" : std::to_string(d.k), d.accepted, d.drafted, d.cycles, d.acceptance_length());
+    line += fmt::format(
+        "; k = {}: {} of {} drafts accepted in {} cycles, acceptance length {:.2f} (tokens per verify, the target's own included)",
+        d.k == kAutoDraftTokens ? "auto" : std::to_string(d.k), d.accepted, d.drafted, d.cycles, d.acceptance_length());
   }
   return line;
 }

@@ -8,8 +8,8 @@
 #include <string>
 #include <vector>
 
-#include "base/status.h"
 #include "base/log.h"
+#include "base/status.h"
 #include "drafter_flags.h"
 #include "engine/generate.h"
 #include "engine/runtime.h"

@@ -51,7 +51,8 @@ void add_convert(CLI::App& app, Work& work) {
   command->add_option("in", flags->in, "the drafter: a folder, a GGUF file, or a known name")->required();
   command->add_option("out", flags->out, "what to write, which must not exist: a folder, or for gguf a file NAME.gguf")->required();
   command->add_option("--to", flags->to, "speculators, specforge, sglang, modelopt, or gguf (llama.cpp's eagle3)")->required();
-  command->add_option("-m,--model", flags->target, "the target (GGUF): its tokenizer goes into a GGUF file, which llama.cpp needs; SGLang's layer ids depend on it");
+  command->add_option("-m,--model", flags->target,
+                      "the target (GGUF): its tokenizer goes into a GGUF file, which llama.cpp needs; SGLang's layer ids depend on it");
   command->add_flag("--float32", flags->float32, "write weights as F32 rather than in the type they have");
   flags->drafter.add_to(*command);
   command->callback([flags, &work] { work = [flags] { return run_convert(*flags); }; });

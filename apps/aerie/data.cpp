@@ -53,7 +53,8 @@ Status run_check(const DataFlags& flags) {
     std::fputs(report.text().c_str(), stdout);
   }
   const auto is_error = [](const Finding& finding) { return finding.severity == Severity::kError; };
-  if (std::any_of(report.findings.begin(), report.findings.end(), is_error)) return corrupt("this data is not fit to be trained on: see the errors");
+  if (std::any_of(report.findings.begin(), report.findings.end(), is_error))
+    return corrupt("this data is not fit to be trained on: see the errors");
   return {};
 }
 
@@ -62,9 +63,12 @@ Status run_check(const DataFlags& flags) {
 void add_data(CLI::App& app, Work& work) {
   auto* data = app.add_subcommand("data", "look at traces before they are trained on");
   data->require_subcommand(1);
-  auto* command = data->add_subcommand("check", "mask, template, coverage, duplicates, repetition and damage of traces; exit code 1 where a drafter should not be trained on them");
+  auto* command = data->add_subcommand(
+      "check",
+      "mask, template, coverage, duplicates, repetition and damage of traces; exit code 1 where a drafter should not be trained on them");
   auto flags = std::make_shared<DataFlags>();
-  command->add_option("traces", flags->traces, "folders of traces: of aerie capture, speculators, SpecForge, Model-Optimizer or SafeAILab")->required();
+  command->add_option("traces", flags->traces, "folders of traces: of aerie capture, speculators, SpecForge, Model-Optimizer or SafeAILab")
+      ->required();
   command->add_option("-m,--model", flags->target, "the target: adds where its template begins answers, and its vocabulary");
   command->add_option("--trace-rows", flags->rows, "JSON lines of input_ids and loss_mask: the rows of a speculators trace");
   command->add_flag("--json", flags->json, "print one JSON object");

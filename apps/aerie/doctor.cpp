@@ -63,9 +63,11 @@ Status run_doctor(const DoctorFlags& flags) {
     AERIE_ASSIGN(command, read_file(flags.command_file, kMaxCommandBytes));
   }
   if (command.empty() && flags.logs.empty() && flags.verify_ms.empty() && !flags.replay.given()) {
-    return invalid_argument("there is nothing to look at: give -d with --traces or --engine-trace, or --engine with --command-line or --log, or --verify-ms");
+    return invalid_argument(
+        "there is nothing to look at: give -d with --traces or --engine-trace, or --engine with --command-line or --log, or --verify-ms");
   }
-  if (!flags.replay.complete()) return invalid_argument("-d names a drafter, but there is nothing to replay it on: give --traces or --engine-trace");
+  if (!flags.replay.complete())
+    return invalid_argument("-d names a drafter, but there is nothing to replay it on: give --traces or --engine-trace");
   if (!engine && (!command.empty() || !flags.logs.empty())) {
     return invalid_argument("--command-line and --log are read by the rules of an engine: name it with --engine");
   }
@@ -108,12 +110,14 @@ Status run_doctor(const DoctorFlags& flags) {
 }  // namespace
 
 void add_doctor(CLI::App& app, Work& work) {
-  auto* command = app.add_subcommand("doctor", "say why a drafter is not accepted: from stored states, from another engine's flags, from its figures");
+  auto* command =
+      app.add_subcommand("doctor", "say why a drafter is not accepted: from stored states, from another engine's flags, from its figures");
   auto flags = std::make_shared<DoctorFlags>();
   flags->replay.add_to(*command);
-  command->add_option("--engine", flags->engine,
-                      "sglang, vllm, llama.cpp, tensorrt-llm or openvino, with its version: sglang:0.5.23, vllm:0.33, vllm:0.28:v1; with -d, "
-                      "its reading of the files is replayed too");
+  command->add_option(
+      "--engine", flags->engine,
+      "sglang, vllm, llama.cpp, tensorrt-llm or openvino, with its version: sglang:0.5.23, vllm:0.33, vllm:0.28:v1; with -d, "
+      "its reading of the files is replayed too");
   auto* line = command->add_option("--command-line", flags->command_line,
                                    "how the engine was started, in one argument (TensorRT-LLM, OpenVINO: also their run configuration)");
   command->add_option("--command-file", flags->command_file, "the same from a file")->excludes(line);

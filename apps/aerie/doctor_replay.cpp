@@ -30,7 +30,8 @@ struct TargetSide {
     AERIE_ASSIGN(const TensorView* weight, file->find("output_norm.weight"));
     AERIE_ASSIGN(norm.weight, to_float(*weight));
     norm.eps = target->config().rms_eps;
-    if (norm.weight.size() != static_cast<size_t>(target->config().hidden)) return corrupt("{}: output_norm.weight has {} values", path, norm.weight.size());
+    if (norm.weight.size() != static_cast<size_t>(target->config().hidden))
+      return corrupt("{}: output_norm.weight has {} values", path, norm.weight.size());
     tables = tables_of(*target, pool);
     return {};
   }
@@ -76,8 +77,15 @@ struct Look {
 
 class Replay {
  public:
-  Replay(const ReplayFlags& flags, const std::optional<EngineVersion>& engine, const std::string& target_arch, std::optional<int> served, int threads, Report& report)
-      : flags_(flags), engine_(engine), target_arch_(target_arch), served_(served), k_(std::clamp(served.value_or(kReplayDrafts), 1, kMaxReplaySteps)), pool_(threads), report_(report) {}
+  Replay(const ReplayFlags& flags, const std::optional<EngineVersion>& engine, const std::string& target_arch, std::optional<int> served,
+         int threads, Report& report)
+      : flags_(flags),
+        engine_(engine),
+        target_arch_(target_arch),
+        served_(served),
+        k_(std::clamp(served.value_or(kReplayDrafts), 1, kMaxReplaySteps)),
+        pool_(threads),
+        report_(report) {}
 
   Status run() {
     AERIE_ASSIGN(const bool readable, open());
@@ -112,7 +120,8 @@ class Replay {
     auto opened = read_drafter(path_, known_);
     if (!opened.ok() && is_verdict_on_files(opened.status().code()) && std::filesystem::exists(path_, ignored)) {
       // What is wrong with the files is an answer, not a failure to answer.
-      add(Severity::kError, "files-refused", opened.status().message(), "mend the files, then ask again: the replay needs a drafter that can be read");
+      add(Severity::kError, "files-refused", opened.status().message(),
+          "mend the files, then ask again: the replay needs a drafter that can be read");
       return false;
     }
     if (!opened.ok()) return opened.status();
@@ -139,7 +148,8 @@ class Replay {
       look.declared.feature = std::move(feature.feature);
       facts.stand_ins = std::move(feature.stand_ins);
     }
-    AERIE_ASSIGN(look.scorer, ReadingScorer::create(checkpoint_, look.declared, side_.tables, side_.norm, look.sample, kernels::best_kernels(), pool_));
+    AERIE_ASSIGN(look.scorer,
+                 ReadingScorer::create(checkpoint_, look.declared, side_.tables, side_.norm, look.sample, kernels::best_kernels(), pool_));
     return {};
   }
 
@@ -177,7 +187,8 @@ class Replay {
     report_.add(look.sample.findings);
     if (!look.facts.stand_ins.empty()) {
       add(Severity::kWarning, "tap-not-stored",
-          fmt::format("the trace does not hold every state that the drafter declares: {}, so that its figures as declared are near ones", stand_in_text(look.facts.stand_ins)),
+          fmt::format("the trace does not hold every state that the drafter declares: {}, so that its figures as declared are near ones",
+                      stand_in_text(look.facts.stand_ins)),
           "capture the declared boundaries too, and their neighbours");
     }
     std::vector<int> slots;
@@ -194,7 +205,8 @@ class Replay {
     if (!flags_.fix.empty()) AERIE_TRY(fix_files(look));
     if (engine_ && !result.rounds.empty()) {
       AERIE_ASSIGN(const RawCheckpoint raw, RawCheckpoint::open(path_));
-      AERIE_ASSIGN(const auto as_served, replay_served(raw, *engine_, target_arch_, look.declared, look.facts, *look.scorer, result.rounds.front().base, k_));
+      AERIE_ASSIGN(const auto as_served,
+                   replay_served(raw, *engine_, target_arch_, look.declared, look.facts, *look.scorer, result.rounds.front().base, k_));
       report_.add(as_served);
     }
     return flags_.engine_trace.empty() ? Status() : compare_with_engine(look, mended);
@@ -212,9 +224,12 @@ class Replay {
     int taken = static_cast<int>(look.sample.slots.size()) - 1;
     if (const std::optional<int> teacher = recorded_teacher()) {
       const auto& all = look.sample.slots;
-      const auto at = std::find_if(all.begin(), all.end(), [&](const StateSlot& slot) { return slot.kind == StateSlot::Kind::kBoundary && slot.number == *teacher; });
+      const auto at = std::find_if(all.begin(), all.end(), [&](const StateSlot& slot) {
+        return slot.kind == StateSlot::Kind::kBoundary && slot.number == *teacher;
+      });
       if (at == all.end()) {
-        add(Severity::kWarning, "teacher-not-stored", fmt::format("the drafter's teacher read boundary {}, which the trace does not hold", *teacher), "capture it too");
+        add(Severity::kWarning, "teacher-not-stored",
+            fmt::format("the drafter's teacher read boundary {}, which the trace does not hold", *teacher), "capture it too");
       } else {
         taken = static_cast<int>(at - all.begin());
       }
@@ -222,7 +237,8 @@ class Replay {
     AERIE_ASSIGN(const auto agreement, next_token_agreement(look.sample, *look.scorer, side_.tables));
     std::vector<Finding> findings = judge_slots(agreement, taken);
     if (!findings.empty()) {
-      AERIE_ASSIGN(const TeacherCost cost, teacher_cost(look.sample, *look.scorer, side_.tables, reading, best_of_slot(agreement, taken)->use, k_));
+      AERIE_ASSIGN(const TeacherCost cost,
+                   teacher_cost(look.sample, *look.scorer, side_.tables, reading, best_of_slot(agreement, taken)->use, k_));
       if (cost.rows > 0) add_cost(findings.front(), cost, k_);
     }
     report_.add(findings);
@@ -270,7 +286,9 @@ class Replay {
     AERIE_ASSIGN(const EngineTraceReader reader, EngineTraceReader::open(flags_.engine_trace));
     // Where a neighbour stands for a tap, the engine's states cannot be compared with the stored ones.
     const HypothesisFacts& facts = look.facts;
-    const auto is_used = [&](const StandIn& s) { return s.tap < reading.feature.size() && facts.slots[static_cast<size_t>(reading.feature[s.tap].slot)].number == s.used; };
+    const auto is_used = [&](const StandIn& s) {
+      return s.tap < reading.feature.size() && facts.slots[static_cast<size_t>(reading.feature[s.tap].slot)].number == s.used;
+    };
     const bool comparable = std::none_of(facts.stand_ins.begin(), facts.stand_ins.end(), is_used);
     AERIE_ASSIGN(const std::vector<EngineCase> cases, read_engine_cases(reader, comparable ? source_.get() : nullptr));
     AERIE_ASSIGN(const EngineComparison comparison, compare_engine(cases, *look.scorer, reading, facts));
@@ -297,33 +315,51 @@ class Replay {
 }  // namespace
 
 void ReplayFlags::add_to(CLI::App& app) {
-  auto* drafter_option = app.add_option("-d,--drafter", drafter, "drafter whose reading is in doubt: a folder or GGUF file, or a known name (smollm2)");
-  auto* traces_option = app.add_option("--traces", traces, "stored states: of aerie capture, speculators, SpecForge, Model-Optimizer or SafeAILab");
+  auto* drafter_option =
+      app.add_option("-d,--drafter", drafter, "drafter whose reading is in doubt: a folder or GGUF file, or a known name (smollm2)");
+  auto* traces_option =
+      app.add_option("--traces", traces, "stored states: of aerie capture, speculators, SpecForge, Model-Optimizer or SafeAILab");
   traces_option->needs(drafter_option);
-  app.add_option("--engine-trace", engine_trace, "what an engine's drafter was handed and answered (docs/trace-format.md): is compared with the replay")
+  app.add_option("--engine-trace", engine_trace,
+                 "what an engine's drafter was handed and answered (docs/trace-format.md): is compared with the replay")
       ->needs(drafter_option);
-  app.add_option("-m,--model", target, "its target: adds the check of the final state, and shared tables as hypotheses")->needs(drafter_option);
+  app.add_option("-m,--model", target, "its target: adds the check of the final state, and shared tables as hypotheses")
+      ->needs(drafter_option);
   reading.add_to(app);
   app.add_option("--trace-rows", rows, "JSON lines of input_ids and loss_mask: the rows of a speculators trace")->needs(traces_option);
-  app.add_option("--slots", slots, "boundaries of the trace's states in their order, where it does not say them: 0,2,15,28; final is the normed final state")
-      ->needs(traces_option)->delimiter(',');
-  app.add_option("--teacher", teacher, "boundary that its trainer took for the final state (default: what the files record, else the trace's last state)")
-      ->needs(traces_option)->check(CLI::NonNegativeNumber);
-  app.add_option("--validated", validated, "share of drafts right that its training reported, by step: 0.747,0.61")->needs(traces_option)->delimiter(',')->check(CLI::Range(0.0, 1.0));
-  app.add_option("--domains", domains, "JSON lines whose line i names the domain, category or source of row i of the trace (the prompts that were captured): acceptance by domain")
+  app.add_option("--slots", slots,
+                 "boundaries of the trace's states in their order, where it does not say them: 0,2,15,28; final is the normed final state")
+      ->needs(traces_option)
+      ->delimiter(',');
+  app.add_option("--teacher", teacher,
+                 "boundary that its trainer took for the final state (default: what the files record, else the trace's last state)")
+      ->needs(traces_option)
+      ->check(CLI::NonNegativeNumber);
+  app.add_option("--validated", validated, "share of drafts right that its training reported, by step: 0.747,0.61")
+      ->needs(traces_option)
+      ->delimiter(',')
+      ->check(CLI::Range(0.0, 1.0));
+  app.add_option("--domains", domains,
+                 "JSON lines whose line i names the domain, category or source of row i of the trace (the prompts that were captured): "
+                 "acceptance by domain")
       ->needs(traces_option);
-  app.add_option("--training-log", training_log, "metrics.jsonl of aerie train: whether it was trained too long, or not long enough")->needs(traces_option);
-  app.add_option("--fix", fix, "write the drafter with the named faults mended to this folder (or NAME.gguf), where files can state it")->needs(traces_option);
+  app.add_option("--training-log", training_log, "metrics.jsonl of aerie train: whether it was trained too long, or not long enough")
+      ->needs(traces_option);
+  app.add_option("--fix", fix, "write the drafter with the named faults mended to this folder (or NAME.gguf), where files can state it")
+      ->needs(traces_option);
   app.add_flag("--without-mask", without_mask, "take every token for the target's own where the trace has no mask")->needs(traces_option);
   app.add_option("--sample-tokens", sample_tokens,
-                 fmt::format("tokens of the trace to look at, drawn from all over it (default: {}, and up to {} where more would settle what may be chance)", kFirstLook, kLastLook))
+                 fmt::format("tokens of the trace to look at, drawn from all over it (default: {}, and up to {} where more would settle "
+                             "what may be chance)",
+                             kFirstLook, kLastLook))
       ->needs(traces_option)
       ->check(CLI::Range(int64_t{64}, int64_t{1} << 24));
-  app.add_option("--threads", threads, "threads that compute (default: the cores this process may use)")->check(CLI::Range(1, 4 * default_thread_count()));
+  app.add_option("--threads", threads, "threads that compute (default: the cores this process may use)")
+      ->check(CLI::Range(1, 4 * default_thread_count()));
 }
 
-Status replay_hypotheses(const ReplayFlags& flags, const std::optional<EngineVersion>& engine, const std::string& target_arch, std::optional<int> served,
-                         Report& report) {
+Status replay_hypotheses(const ReplayFlags& flags, const std::optional<EngineVersion>& engine, const std::string& target_arch,
+                         std::optional<int> served, Report& report) {
   AERIE_ASSIGN(const int threads, choose_threads(flags.threads));
   return Replay(flags, engine, target_arch, served, threads, report).run();
 }

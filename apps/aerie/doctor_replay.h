@@ -30,7 +30,7 @@ struct ReplayFlags {
 
 /// Adds what the replay says to `report`. `engine`: whose reading of the files is replayed too, or nothing. `served`: drafts per cycle,
 /// where flags say it.
-Status replay_hypotheses(const ReplayFlags& flags, const std::optional<EngineVersion>& engine, const std::string& target_arch, std::optional<int> served,
-                         Report& report);
+Status replay_hypotheses(const ReplayFlags& flags, const std::optional<EngineVersion>& engine, const std::string& target_arch,
+                         std::optional<int> served, Report& report);
 
 }  // namespace aerie::cli

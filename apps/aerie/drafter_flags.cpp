@@ -5,7 +5,8 @@
 namespace aerie::cli {
 
 void DrafterFlags::add_to(CLI::App& app) {
-  app.add_option("--taps", taps, "boundaries that the drafter reads, instead of those of its files: 2,15,27; embed is 0, final the normed final state");
+  app.add_option("--taps", taps,
+                 "boundaries that the drafter reads, instead of those of its files: 2,15,27; embed is 0, final the normed final state");
   app.add_option("--layer-id-convention", convention, "how the drafter's files count layer ids: boundary, or block-output (boundary - 1)");
 }
 
@@ -26,7 +27,8 @@ Expected<OpenOptions> DrafterFlags::options() const {
 
 void warn_of(const std::vector<Finding>& findings) {
   for (const Finding& finding : findings) {
-    if (finding.severity != Severity::kNote) spdlog::warn("{}: {}{}{}", finding.code, finding.text, finding.fix.empty() ? "" : "; ", finding.fix);
+    if (finding.severity != Severity::kNote)
+      spdlog::warn("{}: {}{}{}", finding.code, finding.text, finding.fix.empty() ? "" : "; ", finding.fix);
   }
 }
 

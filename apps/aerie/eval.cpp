@@ -24,7 +24,8 @@ Status run_eval(EvalFlags& flags) {
   for (const std::string& folder : flags.traces) {
     AERIE_ASSIGN(const TraceReader reader, TraceReader::open(folder));
     const TraceManifest& manifest = reader.manifest();
-    AERIE_TRY(check_fits_target(drafter.spec(), manifest.target.hidden, manifest.target.vocab, manifest.target.blocks).with_context(folder));
+    AERIE_TRY(
+        check_fits_target(drafter.spec(), manifest.target.hidden, manifest.target.vocab, manifest.target.blocks).with_context(folder));
     for (const int row : reader.rows()) {
       if (flags.limit > 0 && conversations >= flags.limit) break;
       AERIE_ASSIGN(const Trace trace, reader.read(row));
@@ -39,7 +40,8 @@ Status run_eval(EvalFlags& flags) {
 
   nlohmann::json steps = nlohmann::json::array();
   for (const StepAcceptance& step : summary.steps) {
-    steps.push_back({{"unconditional", step.unconditional()}, {"conditional", step.conditional()}, {"starts", step.starts}, {"reached", step.reached}});
+    steps.push_back(
+        {{"unconditional", step.unconditional()}, {"conditional", step.conditional()}, {"starts", step.starts}, {"reached", step.reached}});
   }
   if (flags.json) {
     print_json({{"walk_acceptance_length", summary.acceptance_length()},

@@ -84,7 +84,8 @@ void add_forward(CLI::App& app, Work& work) {
   auto* command = app.add_subcommand("forward", "compute a drafter's logits for stored features, step by step");
   auto flags = std::make_shared<ForwardFlags>();
   flags->drafter.add_to(*command);
-  command->add_option("--input", flags->input, "safetensors: features [L, k*Ht], and token_ids [L], each paired with the feature of its row")
+  command
+      ->add_option("--input", flags->input, "safetensors: features [L, k*Ht], and token_ids [L], each paired with the feature of its row")
       ->required();
   command->add_option("--output", flags->output, "safetensors to write: logits_0 .. [L, Vd]; step s reads token_ids[i+s], 0 past the end")
       ->required();

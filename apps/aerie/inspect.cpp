@@ -43,8 +43,8 @@ std::string describe_d2t(const DraftSpec& spec) {
 
 struct DrafterReport {
   DraftCheckpoint checkpoint;
-  std::vector<Finding> findings;      // ranked: of the files, beside the target, beside a text
-  std::optional<bool> fits;           // the target, where one is given
+  std::vector<Finding> findings;  // ranked: of the files, beside the target, beside a text
+  std::optional<bool> fits;       // the target, where one is given
   std::optional<VocabularyCoverage> coverage;
   uint64_t parameters = 0, bytes = 0;
 };
@@ -70,7 +70,8 @@ Expected<DrafterReport> examine(const InspectFlags& flags, const std::string& pa
   }
   if (!flags.source.empty()) {
     // The taps and ids that flags state are those of the drafter that is looked at.
-    const OpenOptions of_source = {.taps = {}, .convention = {}, .target_blocks = known.target_blocks, .target_architecture = known.target_architecture};
+    const OpenOptions of_source = {
+        .taps = {}, .convention = {}, .target_blocks = known.target_blocks, .target_architecture = known.target_architecture};
     AERIE_ASSIGN(const DraftCheckpoint source, read_drafter(flags.source, of_source));
     AERIE_ASSIGN(const std::vector<Finding> differences, source_findings(out.checkpoint, source));
     add(differences);
@@ -99,9 +100,16 @@ nlohmann::json to_json(const DrafterReport& report, const std::string& path) {
     tensors[name] = {{"shape", tensor.shape}, {"dtype", dtype_name(tensor.type)}};
   }
   const VocabMapShape map = vocab_map_shape(spec);
-  nlohmann::json out = {{"kind", "drafter"}, {"dialect", spec.dialect}, {"path", path}, {"spec", values}, {"provenance", provenance},
-                        {"d2t", {{"identity", map.identity}, {"sorted", map.sorted}}}, {"findings", findings_json(report.findings)},
-                        {"tensors", tensors}, {"parameters", report.parameters}, {"bytes", report.bytes}};
+  nlohmann::json out = {{"kind", "drafter"},
+                        {"dialect", spec.dialect},
+                        {"path", path},
+                        {"spec", values},
+                        {"provenance", provenance},
+                        {"d2t", {{"identity", map.identity}, {"sorted", map.sorted}}},
+                        {"findings", findings_json(report.findings)},
+                        {"tensors", tensors},
+                        {"parameters", report.parameters},
+                        {"bytes", report.bytes}};
   out["fits_target"] = report.fits ? nlohmann::json(*report.fits) : nlohmann::json();
   out["coverage"] = report.coverage ? nlohmann::json{{"share", report.coverage->share}, {"best", report.coverage->best}} : nlohmann::json();
   return out;
@@ -112,7 +120,9 @@ void print_report(const DrafterReport& report, const InspectFlags& flags, const 
   const auto dialect = spec.provenance.find("dialect");
   std::printf("EAGLE-3 drafter, %s dialect%s: %s\n%s parameters, %.1f MB\n", spec.dialect.c_str(),
               dialect == spec.provenance.end() ? "" : fmt::format(" ({})", dialect->second.why).c_str(), path.c_str(),
-              (report.parameters < 1'000'000 ? std::to_string(report.parameters) : fmt::format("{:.2f} M", static_cast<double>(report.parameters) / 1e6)).c_str(),
+              (report.parameters < 1'000'000 ? std::to_string(report.parameters)
+                                             : fmt::format("{:.2f} M", static_cast<double>(report.parameters) / 1e6))
+                  .c_str(),
               static_cast<double>(report.bytes) / 1e6);
   if (report.fits.value_or(false)) std::printf("fits the target %s\n", flags.target.c_str());
   for (const Finding& finding : report.findings) std::printf("%s\n", finding_text(finding).c_str());
@@ -147,10 +157,21 @@ Status inspect_target(const InspectFlags& flags, const std::string& path) {
     ++types[dtype_name(tensor.type)];
     parameters += tensor.element_count();
   }
-  const nlohmann::json fields = {{"architecture", c.architecture}, {"name", c.name}, {"blocks", c.blocks}, {"hidden", c.hidden},
-                                 {"intermediate", c.intermediate}, {"heads", c.heads}, {"kv_heads", c.kv_heads}, {"head_dim", c.head_dim},
-                                 {"vocab", c.vocab}, {"context", c.context}, {"rope_theta", c.rope_theta}, {"rms_eps", c.rms_eps},
-                                 {"parameters", parameters}, {"bytes", file.file_bytes()}, {"tensor_types", types}};
+  const nlohmann::json fields = {{"architecture", c.architecture},
+                                 {"name", c.name},
+                                 {"blocks", c.blocks},
+                                 {"hidden", c.hidden},
+                                 {"intermediate", c.intermediate},
+                                 {"heads", c.heads},
+                                 {"kv_heads", c.kv_heads},
+                                 {"head_dim", c.head_dim},
+                                 {"vocab", c.vocab},
+                                 {"context", c.context},
+                                 {"rope_theta", c.rope_theta},
+                                 {"rms_eps", c.rms_eps},
+                                 {"parameters", parameters},
+                                 {"bytes", file.file_bytes()},
+                                 {"tensor_types", types}};
   if (flags.json) {
     print_json({{"kind", "target"}, {"path", path}, {"config", fields}});
     return {};
@@ -179,16 +200,19 @@ Status run_inspect(const InspectFlags& flags) {
 void add_inspect(CLI::App& app, Work& work) {
   auto* command = app.add_subcommand("inspect", "say what a drafter (folder or GGUF file) or a target (GGUF file) is");
   auto flags = std::make_shared<InspectFlags>();
-  command->add_option("path", flags->path, "folder or GGUF file of a drafter, GGUF file of a target, or the name of a known drafter")->required();
+  command->add_option("path", flags->path, "folder or GGUF file of a drafter, GGUF file of a target, or the name of a known drafter")
+      ->required();
   command->add_option("-m,--model", flags->target, "the target: default taps are of its depth, and what does not fit it is said");
   flags->drafter.add_to(*command);
   command->add_flag("--json", flags->json, "print one JSON object");
   flags->served.add_to(*command);
   command->add_option("--source", flags->source, "the drafter that this one was converted from: fields and weights that differ are said")
       ->excludes("--served-by");
-  command->add_option("--token-frequencies", flags->token_frequencies,
-                      "how often a text holds each token (a JSON object, lines ID COUNT, token_freq.pt, or a folder of traces): how much of it "
-                      "the draft vocabulary covers")
+  command
+      ->add_option(
+          "--token-frequencies", flags->token_frequencies,
+          "how often a text holds each token (a JSON object, lines ID COUNT, token_freq.pt, or a folder of traces): how much of it "
+          "the draft vocabulary covers")
       ->excludes("--served-by");
   command->callback([flags, &work] { work = [flags] { return run_inspect(*flags); }; });
 }

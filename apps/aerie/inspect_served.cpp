@@ -86,8 +86,7 @@ Status print_served(const ServedFlags& flags, const std::string& path, const std
   if (own.ok()) warn_of(own->findings);
   std::vector<ServedReading> readings;
   for (const EngineVersion& engine : engines) {
-    for (ServedReading& reading :
-         read_as_served(files, engine, served, own.ok() ? &own->spec : nullptr)) {
+    for (ServedReading& reading : read_as_served(files, engine, served, own.ok() ? &own->spec : nullptr)) {
       readings.push_back(std::move(reading));
     }
   }

@@ -25,7 +25,8 @@ Status run(RunFlags& flags) {
   std::optional<EngineTraceWriter> trace;
   EngineRequest record;
   if (!flags.trace.empty()) {
-    if (options.draft_tokens == 0) return invalid_argument("--trace records what a drafter is handed, but nothing is drafted: give a drafter (-d), and no -k 0");
+    if (options.draft_tokens == 0)
+      return invalid_argument("--trace records what a drafter is handed, but nothing is drafted: give a drafter (-d), and no -k 0");
     AERIE_ASSIGN(trace, EngineTraceWriter::open(flags.trace, {"aerie " AERIE_VERSION, flags.model.options.drafter}));
     options.record = &record;
   }
@@ -55,13 +56,17 @@ void add_run(CLI::App& app, Work& work) {
   auto flags = std::make_shared<RunFlags>();
   flags->model.add_to(*command, true);
   flags->prompt.add_to(*command);
-  command->add_option("-n,--max-tokens", flags->generate.max_new_tokens, "tokens to generate at most")->check(CLI::PositiveNumber)->capture_default_str();
+  command->add_option("-n,--max-tokens", flags->generate.max_new_tokens, "tokens to generate at most")
+      ->check(CLI::PositiveNumber)
+      ->capture_default_str();
   flags->draft.add_to(*command);
   command->add_option("--prompt-chunk", flags->generate.prompt_chunk, "prompt tokens per forward; has no influence on the output")
-      ->check(CLI::PositiveNumber)->capture_default_str();
+      ->check(CLI::PositiveNumber)
+      ->capture_default_str();
   command->add_flag("--ignore-end", flags->generate.ignore_end, "go on after an end-of-generation token");
   command->add_flag("--json", flags->json, "print one JSON object instead of the text");
-  command->add_option("--trace", flags->trace, "folder for what the drafter was handed and answered, step by step (docs/trace-format.md), for aerie doctor");
+  command->add_option("--trace", flags->trace,
+                      "folder for what the drafter was handed and answered, step by step (docs/trace-format.md), for aerie doctor");
   command->add_option("--stats", flags->stats_file, "also write the JSON object to this file");
   command->callback([flags, &work] { work = [flags] { return run(*flags); }; });
 }

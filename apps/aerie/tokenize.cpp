@@ -18,7 +18,9 @@ Expected<std::vector<int32_t>> encode(const Tokenizer& tokenizer, const std::str
   return special ? tokenizer.encode_with_special(text) : tokenizer.encode(text);
 }
 
-void print_line(const nlohmann::json& json) { std::printf("%s\n", json.dump(-1, ' ', false, nlohmann::json::error_handler_t::replace).c_str()); }
+void print_line(const nlohmann::json& json) {
+  std::printf("%s\n", json.dump(-1, ' ', false, nlohmann::json::error_handler_t::replace).c_str());
+}
 
 Status tokenize_lines(const Tokenizer& tokenizer, const TokenizeFlags& flags) {
   AERIE_ASSIGN(const std::string content, read_maybe_gzip(flags.jsonl, uint64_t{1} << 30));

@@ -2,8 +2,8 @@
 
 #include "base/file_io.h"
 #include "eagle3/checkpoint.h"
-#include "support/temp_folder.h"
 #include "fuzz/targets.h"
+#include "support/temp_folder.h"
 
 // The input is a config.json and, after a zero byte, a model.safetensors; without that the weights of a small golden.
 void aerie::fuzz::drafter(std::span<const uint8_t> input) {

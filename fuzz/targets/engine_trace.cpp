@@ -1,7 +1,7 @@
 #include "formats/engine_trace.h"
 
-#include "support/temp_folder.h"
 #include "fuzz/targets.h"
+#include "support/temp_folder.h"
 
 namespace {
 

@@ -1,6 +1,6 @@
 #include "formats/safetensors.h"
-#include "support/temp_folder.h"
 #include "fuzz/targets.h"
+#include "support/temp_folder.h"
 
 // The input is an index beside two shards, "a" of one tensor "x" and "b" of one tensor "y".
 void aerie::fuzz::safetensors_index(std::span<const uint8_t> input) {

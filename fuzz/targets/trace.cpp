@@ -1,8 +1,8 @@
 #include "formats/trace_source.h"
 
 #include "formats/safetensors.h"
-#include "support/temp_folder.h"
 #include "fuzz/targets.h"
+#include "support/temp_folder.h"
 
 // The input is one conversation of torch.save; or, if it begins with an opening brace, the token rows of a speculators data set of two.
 void aerie::fuzz::trace(std::span<const uint8_t> input) {

@@ -21,9 +21,11 @@ void ProgressLine::update(int64_t done, int64_t total, const std::string& text) 
   last_ = now;
   std::string line = fmt::format("{:3.0f} % {}", total > 0 ? 100.0 * static_cast<double>(done) / static_cast<double>(total) : 0.0, text);
   if (done > first_done_) {
-    const double seconds = std::chrono::duration<double>(now - start_).count() / static_cast<double>(done - first_done_) * static_cast<double>(total - done);
-    line += fmt::format(", {:.0f}:{:02.0f} min left", seconds / 60 - 0.5 < 0 ? 0.0 : static_cast<double>(static_cast<int64_t>(seconds / 60)),
-                        static_cast<double>(static_cast<int64_t>(seconds) % 60));
+    const double seconds =
+        std::chrono::duration<double>(now - start_).count() / static_cast<double>(done - first_done_) * static_cast<double>(total - done);
+    line +=
+        fmt::format(", {:.0f}:{:02.0f} min left", seconds / 60 - 0.5 < 0 ? 0.0 : static_cast<double>(static_cast<int64_t>(seconds / 60)),
+                    static_cast<double>(static_cast<int64_t>(seconds) % 60));
   }
   if (terminal_) {
     std::fprintf(stderr, "\r\033[K%s", line.c_str());

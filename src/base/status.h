@@ -34,9 +34,7 @@ class [[nodiscard]] Status {
   const std::string& message() const { return message_; }
 
   /// The same error with `prefix` in front of its sentence ("FILE: ...").
-  Status with_context(const std::string& prefix) const {
-    return ok() ? *this : Status(code_, prefix + ": " + message_);
-  }
+  Status with_context(const std::string& prefix) const { return ok() ? *this : Status(code_, prefix + ": " + message_); }
 
  private:
   StatusCode code_ = StatusCode::kOk;
@@ -47,9 +45,9 @@ template <class... Args>
 Status make_error(StatusCode code, fmt::format_string<Args...> format, Args&&... args) {
   return {code, fmt::format(format, std::forward<Args>(args)...)};
 }
-#define AERIE_DEFINE_ERROR(name, code)                                          \
-  template <class... Args>                                                      \
-  Status name(fmt::format_string<Args...> format, Args&&... args) {             \
+#define AERIE_DEFINE_ERROR(name, code)                                           \
+  template <class... Args>                                                       \
+  Status name(fmt::format_string<Args...> format, Args&&... args) {              \
     return {StatusCode::code, fmt::format(format, std::forward<Args>(args)...)}; \
   }
 AERIE_DEFINE_ERROR(invalid_argument, kInvalidArgument)
@@ -93,8 +91,8 @@ class [[nodiscard]] Expected {
 #define AERIE_CONCAT(a, b) AERIE_CONCAT_INNER(a, b)
 
 /// Returns from the calling function if `expression` (a Status) is an error.
-#define AERIE_TRY(expression)                                        \
-  do {                                                               \
+#define AERIE_TRY(expression)                                                                    \
+  do {                                                                                           \
     if (::aerie::Status aerie_status_ = (expression); !aerie_status_.ok()) return aerie_status_; \
   } while (false)
 

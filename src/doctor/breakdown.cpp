@@ -55,11 +55,13 @@ std::vector<std::string> step_names(size_t count) {
 }
 
 Chart right_by_step(const std::vector<NamedScore>& scores, std::span<const double> validated) {
-  Chart out{"right_by_step", "drafts right by step, fed with the target's own words, over all positions (as a validation counts)", {}, {}, true};
+  Chart out{
+      "right_by_step", "drafts right by step, fed with the target's own words, over all positions (as a validation counts)", {}, {}, true};
   out.labels = step_names(std::max(steps_of(*scores.front().score), validated.size()));
   for (const NamedScore& s : scores) {
     ChartSeries& series = out.series.emplace_back(ChartSeries{s.name, {}});
-    for (size_t step = 0; step < steps_of(*s.score); ++step) series.points.push_back(point(*s.score, [&](size_t c) { return &s.score->detail[c].right[step]; }));
+    for (size_t step = 0; step < steps_of(*s.score); ++step)
+      series.points.push_back(point(*s.score, [&](size_t c) { return &s.score->detail[c].right[step]; }));
   }
   if (!validated.empty()) {
     ChartSeries& reported = out.series.emplace_back(ChartSeries{"as its training reported", {}});
@@ -73,9 +75,11 @@ Chart right_by_position(const std::vector<NamedScore>& scores) {
   for (size_t b = 0; b < kPositionBuckets; ++b) out.labels.push_back(position_bucket_name(b));
   for (const NamedScore& s : scores) {
     ChartSeries& series = out.series.emplace_back(ChartSeries{s.name, {}});
-    for (size_t b = 0; b < kPositionBuckets; ++b) series.points.push_back(point(*s.score, [&](size_t c) { return &s.score->detail[c].by_position[b]; }));
+    for (size_t b = 0; b < kPositionBuckets; ++b)
+      series.points.push_back(point(*s.score, [&](size_t c) { return &s.score->detail[c].by_position[b]; }));
   }
-  while (!out.labels.empty() && std::none_of(out.series.begin(), out.series.end(), [&](const ChartSeries& s) { return s.points.back().has_value(); })) {
+  while (!out.labels.empty() &&
+         std::none_of(out.series.begin(), out.series.end(), [&](const ChartSeries& s) { return s.points.back().has_value(); })) {
     out.labels.pop_back();
     for (ChartSeries& series : out.series) series.points.pop_back();
   }
@@ -92,7 +96,8 @@ Chart length_by_domain(const std::vector<NamedScore>& scores, const Sample& samp
   for (const NamedScore& s : scores) {
     ChartSeries& series = out.series.emplace_back(ChartSeries{s.name, {}});
     for (const auto& [domain, count] : domains) {
-      series.points.push_back(point(*s.score, [&, &domain = domain](size_t c) { return sample.domains[order[c]] == domain ? &s.score->length[c] : nullptr; }));
+      series.points.push_back(
+          point(*s.score, [&, &domain = domain](size_t c) { return sample.domains[order[c]] == domain ? &s.score->length[c] : nullptr; }));
     }
   }
   return out;
@@ -106,7 +111,8 @@ Chart readings(const SearchRound& round, size_t number) {
     out.labels.push_back(name);
     series.points.push_back(judged.length);
   };
-  for (size_t i = 0; i < round.finalists.size(); ++i) add(round.finalists[i].hypothesis.name + (round.winner == i ? " (named)" : ""), round.finalists[i]);
+  for (size_t i = 0; i < round.finalists.size(); ++i)
+    add(round.finalists[i].hypothesis.name + (round.winner == i ? " (named)" : ""), round.finalists[i]);
   add(round.base.hypothesis.name, round.base);
   return out;
 }
@@ -169,12 +175,16 @@ std::vector<Finding> judge_validation(const SearchResult& result, std::span<cons
   const Interval first = ratio_interval(score.first, kLevel);
   if (validated.front() > first.high) {
     return {{Severity::kWarning, "validation-not-reproduced",
-             fmt::format("its training reported {:.1f} % of first drafts right, on this trace it is {} in the reading that works best", 100 * validated.front(), first.percent()),
-             "compare what was counted: on text that it was trained on, on tokens of the draft vocabulary alone, or against a teacher that is not the target "
+             fmt::format("its training reported {:.1f} % of first drafts right, on this trace it is {} in the reading that works best",
+                         100 * validated.front(), first.percent()),
+             "compare what was counted: on text that it was trained on, on tokens of the draft vocabulary alone, or against a teacher that "
+             "is not the target "
              "(--teacher)? Or these weights are not those that were validated"}};
   }
   return {{Severity::kNote, "validation-reproduced",
-           fmt::format("its training reported {:.1f} % of first drafts right, and the replay bears it out: {}", 100 * validated.front(), first.percent()), ""}};
+           fmt::format("its training reported {:.1f} % of first drafts right, and the replay bears it out: {}", 100 * validated.front(),
+                       first.percent()),
+           ""}};
 }
 
 }  // namespace aerie

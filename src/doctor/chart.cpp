@@ -10,8 +10,10 @@ namespace aerie {
 namespace {
 
 // Pixels.
-constexpr double kWidth = 720, kPlotHeight = 200, kRowHeight = 22, kLeft = 52, kTop = 10, kBelow = 26, kNames = 300, kLegend = 20, kApart = 8;
-constexpr const char* kColours[] = {"#4477aa", "#ee6677", "#228833", "#ccbb44", "#66ccee", "#aa3377"};  // told apart by colour-blind eyes too (Tol, bright)
+constexpr double kWidth = 720, kPlotHeight = 200, kRowHeight = 22, kLeft = 52, kTop = 10, kBelow = 26, kNames = 300, kLegend = 20,
+                 kApart = 8;
+constexpr const char* kColours[] = {"#4477aa", "#ee6677", "#228833",
+                                    "#ccbb44", "#66ccee", "#aa3377"};  // told apart by colour-blind eyes too (Tol, bright)
 
 const char* colour(size_t series) { return kColours[series % std::size(kColours)]; }
 
@@ -46,7 +48,10 @@ struct Axis {
   }
   double share(double value) const { return std::clamp((value - low) / (high - low), 0.0, 1.0); }
   std::string tick(const Chart& chart, double value) const {
-    return chart.percent ? fmt::format("{:.0f} %", 100 * value) : step < 0.1 ? fmt::format("{:.2f}", value) : step < 1 ? fmt::format("{:.1f}", value) : fmt::format("{:.0f}", value);
+    return chart.percent ? fmt::format("{:.0f} %", 100 * value)
+           : step < 0.1  ? fmt::format("{:.2f}", value)
+           : step < 1    ? fmt::format("{:.1f}", value)
+                         : fmt::format("{:.0f}", value);
   }
   std::vector<double> ticks() const {
     std::vector<double> out;
@@ -78,7 +83,8 @@ std::string legend(const Chart& chart, double y) {
 
 /// What is shown where a pointer rests.
 std::string tip(const Chart& chart, size_t series, size_t label, const Interval& point) {
-  return fmt::format("<title>{}</title>", html_escape(fmt::format("{}, {}: {}", chart.labels[label], chart.series[series].name, value_text(chart, point))));
+  return fmt::format("<title>{}</title>",
+                     html_escape(fmt::format("{}, {}: {}", chart.labels[label], chart.series[series].name, value_text(chart, point))));
 }
 
 std::string upright(const Chart& chart) {
@@ -99,8 +105,8 @@ std::string upright(const Chart& chart) {
       if (l >= points.size() || !points[l]) continue;
       const Interval& point = *points[l];
       const double x = middle + bar * (static_cast<double>(s) - static_cast<double>(chart.series.size()) / 2);
-      out += fmt::format("<rect x=\"{:.1f}\" y=\"{:.1f}\" width=\"{:.1f}\" height=\"{:.1f}\" fill=\"{}\">{}</rect>\n", x + 1, y_of(point.value), bar - 2,
-                         foot - y_of(point.value), colour(s), tip(chart, s, l, point));
+      out += fmt::format("<rect x=\"{:.1f}\" y=\"{:.1f}\" width=\"{:.1f}\" height=\"{:.1f}\" fill=\"{}\">{}</rect>\n", x + 1,
+                         y_of(point.value), bar - 2, foot - y_of(point.value), colour(s), tip(chart, s, l, point));
       if (point.high > point.low) out += line(x + bar / 2, y_of(point.low), x + bar / 2, y_of(point.high), kWhisker);
     }
   }
@@ -112,7 +118,8 @@ std::string sideways(const Chart& chart) {
   const double right = kWidth - 20, foot = kTop + kRowHeight * static_cast<double>(chart.labels.size());
   const auto x_of = [&](double value) { return kNames + axis.share(value) * (right - kNames); };
   std::string out = fmt::format("<svg viewBox=\"0 0 {} {}\" role=\"img\">\n", kWidth, foot + kBelow + kLegend);
-  for (const double tick : axis.ticks()) out += line(x_of(tick), kTop, x_of(tick), foot, kGrid) + text_at(x_of(tick), foot + 16, "middle", axis.tick(chart, tick));
+  for (const double tick : axis.ticks())
+    out += line(x_of(tick), kTop, x_of(tick), foot, kGrid) + text_at(x_of(tick), foot + 16, "middle", axis.tick(chart, tick));
   for (size_t l = 0; l < chart.labels.size(); ++l) {
     const double y = kTop + kRowHeight * (static_cast<double>(l) + 0.5);
     out += text_at(kNames - 8, y + 4, "end", chart.labels[l]);
@@ -122,7 +129,8 @@ std::string sideways(const Chart& chart) {
       const Interval& point = *points[l];
       const double at = y + kApart * (static_cast<double>(s) - static_cast<double>(chart.series.size() - 1) / 2);
       if (point.high > point.low) out += line(x_of(point.low), at, x_of(point.high), at, kWhisker);
-      out += fmt::format("<circle cx=\"{:.1f}\" cy=\"{:.1f}\" r=\"4\" fill=\"{}\">{}</circle>\n", x_of(point.value), at, colour(s), tip(chart, s, l, point));
+      out += fmt::format("<circle cx=\"{:.1f}\" cy=\"{:.1f}\" r=\"4\" fill=\"{}\">{}</circle>\n", x_of(point.value), at, colour(s),
+                         tip(chart, s, l, point));
     }
   }
   return out + legend(chart, foot + kBelow + 12) + "</svg>\n";
@@ -136,7 +144,9 @@ bool has_points(const Chart& chart) {
 
 }  // namespace
 
-nlohmann::json interval_json(const Interval& interval) { return {{"value", interval.value}, {"low", interval.low}, {"high", interval.high}}; }
+nlohmann::json interval_json(const Interval& interval) {
+  return {{"value", interval.value}, {"low", interval.low}, {"high", interval.high}};
+}
 
 nlohmann::json chart_json(const Chart& chart) {
   nlohmann::json series = nlohmann::json::array();
@@ -156,7 +166,8 @@ std::vector<std::string> chart_lines(const Chart& chart) {
   std::vector<std::string> out = {head};
   for (size_t l = 0; l < chart.labels.size(); ++l) {
     std::string& row = out.emplace_back(fmt::format("{:<{}}", chart.labels[l], width));
-    for (const ChartSeries& s : chart.series) row += fmt::format("  {:<24}", l < s.points.size() && s.points[l] ? value_text(chart, *s.points[l]) : "-");
+    for (const ChartSeries& s : chart.series)
+      row += fmt::format("  {:<24}", l < s.points.size() && s.points[l] ? value_text(chart, *s.points[l]) : "-");
   }
   for (std::string& row : out) row.erase(row.find_last_not_of(' ') + 1);
   return out;

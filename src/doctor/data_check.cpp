@@ -21,7 +21,9 @@ uint64_t hash_of(std::span<const int32_t> tokens, uint64_t seed) {
   return hash;
 }
 
-std::string share_of(int64_t part, int64_t whole) { return fmt::format("{:.1f} %", whole == 0 ? 0.0 : 100.0 * static_cast<double>(part) / static_cast<double>(whole)); }
+std::string share_of(int64_t part, int64_t whole) {
+  return fmt::format("{:.1f} %", whole == 0 ? 0.0 : 100.0 * static_cast<double>(part) / static_cast<double>(whole));
+}
 
 double ratio(int64_t part, int64_t whole) { return whole == 0 ? 0.0 : static_cast<double>(part) / static_cast<double>(whole); }
 
@@ -34,7 +36,8 @@ void DataCheck::add(const Conversation& conversation) {
   longest_ = std::max(longest_, trace.length());
   without_mask_ += conversation.has_mask ? 0 : 1;
   all_ones_ += conversation.has_mask && std::all_of(trace.mask.begin(), trace.mask.end(), [](uint8_t m) { return m != 0; }) ? 1 : 0;
-  if (vocab_ > 0) outside_ += std::any_of(trace.tokens.begin(), trace.tokens.end(), [&](int32_t t) { return t < 0 || t >= vocab_; }) ? 1 : 0;
+  if (vocab_ > 0)
+    outside_ += std::any_of(trace.tokens.begin(), trace.tokens.end(), [&](int32_t t) { return t < 0 || t >= vocab_; }) ? 1 : 0;
   constexpr uint64_t kSeeds[] = {0xcbf29ce484222325u, 0x9e3779b97f4a7c15u};
   if (!seen_.emplace(hash_of(trace.tokens, kSeeds[0]), hash_of(trace.tokens, kSeeds[1])).second) ++duplicates_;
   mask_.add(conversation);
@@ -80,28 +83,37 @@ size_t DataCheck::vocab_for(double share) const {
 
 std::vector<Finding> DataCheck::findings() const {
   std::vector<Finding> out;
-  const auto add = [&](Severity severity, const char* code, const std::string& text, const std::string& fix) { out.push_back({severity, code, text, fix}); };
+  const auto add = [&](Severity severity, const char* code, const std::string& text, const std::string& fix) {
+    out.push_back({severity, code, text, fix});
+  };
   const int64_t all = conversations_ + unreadable_;
   if (unreadable_ > 0) {
     add(ratio(unreadable_, all) > kMostUnreadable ? Severity::kError : Severity::kWarning, "data-unreadable",
-        fmt::format("{} of {} conversations cannot be read, the first: {}", unreadable_, all, first_unreadable_), "record these again; from 1 % on a training stops");
+        fmt::format("{} of {} conversations cannot be read, the first: {}", unreadable_, all, first_unreadable_),
+        "record these again; from 1 % on a training stops");
   }
   if (outside_ > 0) {
-    add(Severity::kError, "tokens-of-another-target", fmt::format("{} of {} conversations have tokens outside the target's vocabulary of {}", outside_, conversations_, vocab_),
+    add(Severity::kError, "tokens-of-another-target",
+        fmt::format("{} of {} conversations have tokens outside the target's vocabulary of {}", outside_, conversations_, vocab_),
         "these traces are of another target");
   }
   if (conversations_ == 0) return out;
   if (without_mask_ > 0) {
-    add(Severity::kError, "trace-without-mask", fmt::format("{} of {} conversations do not say which tokens the target wrote", without_mask_, conversations_),
+    add(Severity::kError, "trace-without-mask",
+        fmt::format("{} of {} conversations do not say which tokens the target wrote", without_mask_, conversations_),
         "give the rows with their loss_mask (--trace-rows)");
   } else if (all_ones_ == conversations_) {
-    add(Severity::kError, "mask-is-all-ones", "the mask says that the target wrote every token, prompts included: a drafter would learn to continue prompts",
+    add(Severity::kError, "mask-is-all-ones",
+        "the mask says that the target wrote every token, prompts included: a drafter would learn to continue prompts",
         "write the mask by the chat template: one without generation tags marks nothing, or everything");
   } else if (answer_tokens_ == 0 || ratio(answer_tokens_, tokens_) < kLeastSupervised) {
-    add(Severity::kError, "mask-is-empty", fmt::format("{} of {} tokens are the target's own ({}): there is next to nothing to learn", answer_tokens_, tokens_, share_of(answer_tokens_, tokens_)),
+    add(Severity::kError, "mask-is-empty",
+        fmt::format("{} of {} tokens are the target's own ({}): there is next to nothing to learn", answer_tokens_, tokens_,
+                    share_of(answer_tokens_, tokens_)),
         "write the mask by the chat template: one without generation tags marks nothing");
   } else if (without_answer_ > 0) {
-    add(Severity::kNote, "conversations-without-answer", fmt::format("{} of {} conversations have no answer of two tokens and are left out", without_answer_, conversations_), "");
+    add(Severity::kNote, "conversations-without-answer",
+        fmt::format("{} of {} conversations have no answer of two tokens and are left out", without_answer_, conversations_), "");
   }
   const std::vector<Finding> frames = mask_.findings();
   out.insert(out.end(), frames.begin(), frames.end());
@@ -111,7 +123,9 @@ std::vector<Finding> DataCheck::findings() const {
   }
   if (repeated() > kMostRepeated) {
     add(Severity::kWarning, "data-repeats-itself",
-        fmt::format("{:.1f} % of the answers' pieces of {} tokens stand earlier in the same answer: loops are easy to draft, and acceptance measured on them promises too much", 100 * repeated(), kGram),
+        fmt::format("{:.1f} % of the answers' pieces of {} tokens stand earlier in the same answer: loops are easy to draft, and "
+                    "acceptance measured on them promises too much",
+                    100 * repeated(), kGram),
         "cut answers off where they begin to loop, or sample with a repetition penalty");
   }
   return out;
@@ -119,9 +133,11 @@ std::vector<Finding> DataCheck::findings() const {
 
 ReportSection DataCheck::section() const {
   ReportSection out{"data", "what the data holds", {}, nlohmann::json::object()};
-  out.lines.push_back(fmt::format("{} conversations, {} tokens, {} of them answers ({}); the longest has {} tokens", conversations_, tokens_, answer_tokens_,
-                                  share_of(answer_tokens_, tokens_), longest_));
-  out.lines.push_back(fmt::format("{} different tokens in the answers; {:.1f} % of their pieces of {} tokens are repeated within an answer; {} duplicates", counts_.size(), 100 * repeated(), kGram, duplicates_));
+  out.lines.push_back(fmt::format("{} conversations, {} tokens, {} of them answers ({}); the longest has {} tokens", conversations_,
+                                  tokens_, answer_tokens_, share_of(answer_tokens_, tokens_), longest_));
+  out.lines.push_back(
+      fmt::format("{} different tokens in the answers; {:.1f} % of their pieces of {} tokens are repeated within an answer; {} duplicates",
+                  counts_.size(), 100 * repeated(), kGram, duplicates_));
   nlohmann::json vocabularies = nlohmann::json::array();
   for (const double share : {0.90, 0.95, 0.99}) {
     const size_t size = vocab_for(share);
@@ -129,9 +145,18 @@ ReportSection DataCheck::section() const {
     out.lines.push_back(fmt::format("a draft vocabulary of {:<6} covers {:.0f} % of these answers", size, 100 * share));
   }
   nlohmann::json coverage_of = nlohmann::json::array();
-  for (const size_t size : {size_t{4096}, size_t{8192}, size_t{16384}, size_t{32768}}) coverage_of.push_back({{"draft_vocab", size}, {"coverage", coverage(size)}});
-  out.data = {{"conversations", conversations_}, {"unreadable", unreadable_},     {"tokens", tokens_},     {"answer_tokens", answer_tokens_},      {"longest", longest_},
-              {"duplicates", duplicates_},       {"repeated_share", repeated()}, {"different_tokens", counts_.size()}, {"draft_vocab_for", vocabularies}, {"coverage", coverage_of}};
+  for (const size_t size : {size_t{4096}, size_t{8192}, size_t{16384}, size_t{32768}})
+    coverage_of.push_back({{"draft_vocab", size}, {"coverage", coverage(size)}});
+  out.data = {{"conversations", conversations_},
+              {"unreadable", unreadable_},
+              {"tokens", tokens_},
+              {"answer_tokens", answer_tokens_},
+              {"longest", longest_},
+              {"duplicates", duplicates_},
+              {"repeated_share", repeated()},
+              {"different_tokens", counts_.size()},
+              {"draft_vocab_for", vocabularies},
+              {"coverage", coverage_of}};
   return out;
 }
 

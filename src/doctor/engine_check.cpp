@@ -8,8 +8,8 @@
 namespace aerie {
 namespace {
 
-constexpr double kAgree = 0.97;      // share of agreement that other kernels and roundings leave at least
-constexpr double kExplains = 0.95;   // share from which another reading is named for the cause
+constexpr double kAgree = 0.97;        // share of agreement that other kernels and roundings leave at least
+constexpr double kExplains = 0.95;     // share from which another reading is named for the cause
 constexpr int kMostRequests = 10'000;  // conversations that are looked through for the requests' states
 
 /// "37 of 40".
@@ -24,7 +24,8 @@ struct Forward {
 
 class ForwardRunner {
  public:
-  ForwardRunner(const Drafter& drafter, CpuOps& ops, bool keep_draft_keys) : drafter_(drafter), ops_(ops), keep_(keep_draft_keys), hidden_(static_cast<size_t>(drafter.spec().hidden)) {}
+  ForwardRunner(const Drafter& drafter, CpuOps& ops, bool keep_draft_keys)
+      : drafter_(drafter), ops_(ops), keep_(keep_draft_keys), hidden_(static_cast<size_t>(drafter.spec().hidden)) {}
 
   void run(const EngineRequest& request, std::span<const uint16_t> features, Forward& out) {
     DraftKv kv = drafter_.new_kv();
@@ -99,9 +100,10 @@ class Comparer {
     if (!forward_agrees || !check_counts()) return std::move(out_);
     if (out_.cycles > 0) {
       say(Severity::kNote, "engine-as-replayed",
-          out_.with_states > 0 ? "the engine does what the replay does: features, tokens, positions, drafts and accepted counts agree"
-                               : "the engine drafts what these weights draft on the rows that it feeds them, and counts right; whether the rows are the "
-                                 "target's states cannot be said without stored states of the same tokens",
+          out_.with_states > 0
+              ? "the engine does what the replay does: features, tokens, positions, drafts and accepted counts agree"
+              : "the engine drafts what these weights draft on the rows that it feeds them, and counts right; whether the rows are the "
+                "target's states cannot be said without stored states of the same tokens",
           out_.with_states > 0 ? "" : "capture these prompts (aerie capture) and give them with --traces");
     }
     return std::move(out_);
@@ -140,16 +142,21 @@ class Comparer {
     for (const EngineCase& c : cases_) {
       if (!c.request.rows.empty() && c.request.width != spec.feature_width()) {
         return fault("engine-feature-width",
-                     fmt::format("the engine feeds its drafter rows of {} values, its files call for {} ({} taps of {})", c.request.width, spec.feature_width(), spec.taps.size(), spec.target_hidden),
+                     fmt::format("the engine feeds its drafter rows of {} values, its files call for {} ({} taps of {})", c.request.width,
+                                 spec.feature_width(), spec.taps.size(), spec.target_hidden),
                      c.request.width == spec.hidden ? "it hands over one state, as EAGLE-1 wants it: start it with the algorithm EAGLE3"
                                                     : "make the engine capture as many states as the drafter has taps");
       }
       const auto outside = [&](int32_t token) { return token >= spec.vocab; };
       for (const EngineRow& row : c.request.rows) {
-        if (outside(row.token)) return fault("engine-token-range", fmt::format("the engine feeds its drafter the token {}, the target has {}", row.token, spec.vocab), "");
+        if (outside(row.token))
+          return fault("engine-token-range",
+                       fmt::format("the engine feeds its drafter the token {}, the target has {}", row.token, spec.vocab), "");
       }
       for (const EngineStep& step : c.request.steps) {
-        if (outside(step.token)) return fault("engine-token-range", fmt::format("the engine feeds its drafter the token {}, the target has {}", step.token, spec.vocab), "");
+        if (outside(step.token))
+          return fault("engine-token-range",
+                       fmt::format("the engine feeds its drafter the token {}, the target has {}", step.token, spec.vocab), "");
       }
     }
     return true;
@@ -190,32 +197,43 @@ class Comparer {
     out_.stages.push_back(stage);
     if (wrong > 0 && at_seam == wrong) {
       return fault("engine-cache-seam",
-                   fmt::format("{} rows at the end of a cached prefix consume another token than the one that follows their state: they were computed for another continuation", wrong),
+                   fmt::format("{} rows at the end of a cached prefix consume another token than the one that follows their state: they "
+                               "were computed for another continuation",
+                               wrong),
                    "the draft key of position i depends on token i+1: leave the last position of a cached prefix out of the prefix cache");
     }
     if (stage.share() >= kAgree) {
       if (shift_ != 0) {
-        say(Severity::kNote, "engine-positions-shifted", fmt::format("the engine numbers positions {} further than the states' own; RoPE is relative, so that this changes nothing", -shift_), "");
+        say(Severity::kNote, "engine-positions-shifted",
+            fmt::format("the engine numbers positions {} further than the states' own; RoPE is relative, so that this changes nothing",
+                        -shift_),
+            "");
       }
       ahead_ = 1 + shift_;
       return true;
     }
     if (!knows_states && best != 1) {
       return say(Severity::kWarning, "engine-tokens-or-positions",
-                 fmt::format("the row at position p consumes token p{:+d}, where p+1 is expected: either its positions are counted otherwise, which is harmless, or it stands beside "
-                             "the wrong state; without stored states that cannot be told", best),
+                 fmt::format("the row at position p consumes token p{:+d}, where p+1 is expected: either its positions are counted "
+                             "otherwise, which is harmless, or it stands beside "
+                             "the wrong state; without stored states that cannot be told",
+                             best),
                  "capture these prompts (aerie capture) and give them with --traces");
     }
     const int against_state = best - shift_;
     if (against_state == 0) {
-      return fault("engine-token-shift", fmt::format("token i stands beside the state of position i, where token i+1 belongs ({} rows right)", of(stage)),
+      return fault("engine-token-shift",
+                   fmt::format("token i stands beside the state of position i, where token i+1 belongs ({} rows right)", of(stage)),
                    "shift the drafter's input ids by one to the left");
     }
     if (best != 1 + shift_) {
-      return fault("engine-feature-late", fmt::format("token i{:+d} stands beside the state of position i, where token i+1 belongs ({} rows right)", against_state, of(stage)),
+      return fault("engine-feature-late",
+                   fmt::format("token i{:+d} stands beside the state of position i, where token i+1 belongs ({} rows right)", against_state,
+                               of(stage)),
                    "pair each token with the state of the position before it");
     }
-    return fault("engine-tokens", fmt::format("only {} rows consume the token after their state", of(stage)), "look at which rows they are: after a rejected draft, after a cache hit");
+    return fault("engine-tokens", fmt::format("only {} rows consume the token after their state", of(stage)),
+                 "look at which rows they are: after a rejected draft, after a cache hit");
   }
 
   /// Every position up to the newest token must have been fed, once at least.
@@ -246,21 +264,28 @@ class Comparer {
     out_.stages.push_back(stage);
     if (missing_accepted > 0 && static_cast<double>(missing_accepted) > (1 - kAgree) * static_cast<double>(stage.compared)) {
       return fault("engine-rows-missing",
-                   fmt::format("{} positions of the answers were never fed to the drafter with the target's states, so that its cache holds keys from its own guesses, or none", missing_accepted),
+                   fmt::format("{} positions of the answers were never fed to the drafter with the target's states, so that its cache "
+                               "holds keys from its own guesses, or none",
+                               missing_accepted),
                    "after each verify feed the accepted positions again, with the target's states");
     }
     if (missing_prompt > 0 && static_cast<double>(missing_prompt) > (1 - kAgree) * static_cast<double>(stage.compared)) {
-      return fault("engine-rows-missing", fmt::format("{} positions of the prompts were never fed to the drafter", missing_prompt), "feed the drafter every chunk of the prompt");
+      return fault("engine-rows-missing", fmt::format("{} positions of the prompts were never fed to the drafter", missing_prompt),
+                   "feed the drafter every chunk of the prompt");
     }
     if (missing_cached > 0) {
       say(Severity::kNote, "engine-cached-prefix",
-          fmt::format("{} positions came from a prefix cache and were not fed to the drafter in this trace: whether its own cache holds them the later stages show", missing_cached), "");
+          fmt::format("{} positions came from a prefix cache and were not fed to the drafter in this trace: whether its own cache holds "
+                      "them the later stages show",
+                      missing_cached),
+          "");
     }
     return true;
   }
 
   bool check_steps() {
-    EngineStage stage{"positions of the steps", 0, 0, "later draft steps that stand one position further each, and consume the draft before"};
+    EngineStage stage{"positions of the steps", 0, 0,
+                      "later draft steps that stand one position further each, and consume the draft before"};
     int64_t still = 0, others = 0, tokens = 0;
     for (const EngineCase& c : cases_) {
       const std::vector<EngineStep>& steps = c.request.steps;
@@ -282,12 +307,17 @@ class Comparer {
     out_.stages.push_back(stage);
     if (stage.share() >= kAgree) return true;
     if (still * 2 > stage.compared) {
-      return fault("engine-positions-stand-still", fmt::format("the later draft steps stand at the position of the first ({} of {})", still, stage.compared), "count the position up at every draft step");
+      return fault("engine-positions-stand-still",
+                   fmt::format("the later draft steps stand at the position of the first ({} of {})", still, stage.compared),
+                   "count the position up at every draft step");
     }
     if (others > tokens) {
-      return fault("engine-positions", fmt::format("{} of {} later draft steps do not stand one position further each", others, stage.compared), "count the position up by one at every draft step");
+      return fault("engine-positions",
+                   fmt::format("{} of {} later draft steps do not stand one position further each", others, stage.compared),
+                   "count the position up by one at every draft step");
     }
-    return fault("engine-step-token", fmt::format("{} of {} later draft steps do not consume the draft before them", tokens, stage.compared),
+    return fault("engine-step-token",
+                 fmt::format("{} of {} later draft steps do not consume the draft before them", tokens, stage.compared),
                  "feed each draft back as a target id: through d2t where the vocabularies differ");
   }
 
@@ -302,7 +332,9 @@ class Comparer {
         const size_t width = static_cast<size_t>(reading.spec.target_hidden), all = static_cast<size_t>(c.request.width);
         ordered.resize(features.size());
         for (size_t r = 0; r < c.request.rows.size(); ++r) {
-          for (size_t i = 0; i < order.size(); ++i) std::copy_n(features.begin() + static_cast<std::ptrdiff_t>(r * all + order[i] * width), width, ordered.begin() + static_cast<std::ptrdiff_t>(r * all + i * width));
+          for (size_t i = 0; i < order.size(); ++i)
+            std::copy_n(features.begin() + static_cast<std::ptrdiff_t>(r * all + order[i] * width), width,
+                        ordered.begin() + static_cast<std::ptrdiff_t>(r * all + i * width));
         }
         features = ordered;
       }
@@ -312,7 +344,9 @@ class Comparer {
   }
 
   Expected<bool> check_forward() {
-    if (std::any_of(cases_.begin(), cases_.end(), [](const EngineCase& c) { return c.request.cached > 0 && !c.request.rows.empty() && c.request.rows.front().position > 0; })) {
+    if (std::any_of(cases_.begin(), cases_.end(), [](const EngineCase& c) {
+          return c.request.cached > 0 && !c.request.rows.empty() && c.request.rows.front().position > 0;
+        })) {
       // Without the cached rows the keys of the prefix are not known, and drafts may differ for that alone.
       out_.stages.push_back({"first drafts", 0, 0, "not compared: keys of a cached prefix are not in the trace"});
       return true;
@@ -338,30 +372,41 @@ class Comparer {
     };
     std::vector<Explanation> found;
     const auto consider = [&](const std::string& code, const std::string& name, const std::string& fix, const Expected<Forward>& f) {
-      if (f.ok() && f->first.share() >= kExplains && (f->later.compared == 0 || f->later.share() >= kExplains)) found.push_back({code, name, fix, share(*f)});
+      if (f.ok() && f->first.share() >= kExplains && (f->later.compared == 0 || f->later.share() >= kExplains))
+        found.push_back({code, name, fix, share(*f)});
     };
-    consider("engine-draft-keys-kept", "the keys of its own drafts kept in the draft cache", "drop the keys that were written while drafting at each verify, and write them again from the target's states",
+    consider("engine-draft-keys-kept", "the keys of its own drafts kept in the draft cache",
+             "drop the keys that were written while drafting at each verify, and write them again from the target's states",
              forward(reading_, true));
     for (const Hypothesis& h : other_hypotheses(reading_, scorer_.checkpoint(), facts_)) {
-      if (h.axis == "feature_shift" || h.axis == "token_shift" || h.axis == "positions") continue;  // these are inputs, and were compared before
+      if (h.axis == "feature_shift" || h.axis == "token_shift" || h.axis == "positions")
+        continue;  // these are inputs, and were compared before
       std::string code = "engine-" + h.axis;
       std::replace(code.begin(), code.end(), '_', '-');
-      consider(code, h.name, "make the engine run the forward that the files declare, or write the files so that it does (aerie inspect --served-by)", forward(h.reading));
+      consider(code, h.name,
+               "make the engine run the forward that the files declare, or write the files so that it does (aerie inspect --served-by)",
+               forward(h.reading));
     }
     std::vector<size_t> order;
     for (size_t i = 0; i < reading_.spec.taps.size(); ++i) order.push_back(i);
     while (order.size() <= 4 && std::next_permutation(order.begin(), order.end())) {
-      consider("engine-feature-order", fmt::format("its taps taken in the order {}", fmt::join(order, ",")), "put the taps together in the order of the files", forward(reading_, false, order));
+      consider("engine-feature-order", fmt::format("its taps taken in the order {}", fmt::join(order, ",")),
+               "put the taps together in the order of the files", forward(reading_, false, order));
     }
     const EngineStage& failed = first_agrees ? own.later : own.first;
-    const std::string text = fmt::format("on the rows that the engine feeds it, the drafter as declared drafts otherwise than the engine ({} {} agree)", of(failed), failed.name);
+    const std::string text =
+        fmt::format("on the rows that the engine feeds it, the drafter as declared drafts otherwise than the engine ({} {} agree)",
+                    of(failed), failed.name);
     if (found.empty()) {
       const bool opening = own.opening.compared > 0 && own.opening.share() >= kAgree && own.first.share() < kAgree;
       say(Severity::kWarning, opening ? "engine-draft-cache" : "engine-drafts-unexplained",
-          opening ? text + fmt::format("; the first cycles of the requests agree ({}), so that the weights are right and what the draft cache holds later is not", of(own.opening))
+          opening ? text + fmt::format("; the first cycles of the requests agree ({}), so that the weights are right and what the draft "
+                                       "cache holds later is not",
+                                       of(own.opening))
                   : text + "; none of the other readings explains it",
-          opening ? "look at how the draft cache is kept after a verify: keys of rejected drafts, slots that were overwritten, positions"
-                  : "compare the weights that the engine holds with those of the files: not loaded, overwritten by the target's, quantised");
+          opening
+              ? "look at how the draft cache is kept after a verify: keys of rejected drafts, slots that were overwritten, positions"
+              : "compare the weights that the engine holds with those of the files: not loaded, overwritten by the target's, quantised");
       return false;
     }
     std::stable_sort(found.begin(), found.end(), [](const Explanation& a, const Explanation& b) { return a.share > b.share; });
@@ -369,7 +414,8 @@ class Comparer {
     std::string also;
     if (!certain) also = fmt::format("; {} explains it as well", found[1].name);
     say(certain ? Severity::kError : Severity::kWarning, found[0].code,
-        fmt::format("{}; with {} it drafts what the engine drafts ({:.1f} %){}", text, found[0].name, 100 * found[0].share, also), found[0].fix);
+        fmt::format("{}; with {} it drafts what the engine drafts ({:.1f} %){}", text, found[0].name, 100 * found[0].share, also),
+        found[0].fix);
     return false;
   }
 
@@ -398,15 +444,20 @@ class Comparer {
     }
     out_.stages.push_back(stage);
     if (more > 0) {
-      return fault("engine-accepts-too-much", fmt::format("{} of {} cycles accepted drafts that are not in the answer: the output is not the target's, or acceptance is faked", more, stage.compared),
-                   "compare the output with drafting off; look for SGLANG_SIMULATE_ACC_LEN and its like");
+      return fault(
+          "engine-accepts-too-much",
+          fmt::format("{} of {} cycles accepted drafts that are not in the answer: the output is not the target's, or acceptance is faked",
+                      more, stage.compared),
+          "compare the output with drafting off; look for SGLANG_SIMULATE_ACC_LEN and its like");
     }
     if (fewer > 0 && stage.share() < kAgree) {
-      return fault("engine-accepts-too-little", fmt::format("{} of {} cycles accepted fewer drafts than the answer confirms", fewer, stage.compared),
-                   "verify greedily at temperature 0: a sampled verification, a relaxed threshold or a mask of the tree throws right drafts away");
+      return fault(
+          "engine-accepts-too-little", fmt::format("{} of {} cycles accepted fewer drafts than the answer confirms", fewer, stage.compared),
+          "verify greedily at temperature 0: a sampled verification, a relaxed threshold or a mask of the tree throws right drafts away");
     }
     if (gaps > 0) {
-      return fault("engine-cycles-with-gaps", fmt::format("after {} of {} cycles the next one does not begin at the token that follows", gaps, stage.compared), "");
+      return fault("engine-cycles-with-gaps",
+                   fmt::format("after {} of {} cycles the next one does not begin at the token that follows", gaps, stage.compared), "");
     }
     return true;
   }
@@ -446,7 +497,8 @@ Expected<std::vector<EngineCase>> read_engine_cases(const EngineTraceReader& rea
   return out;
 }
 
-Expected<EngineComparison> compare_engine(const std::vector<EngineCase>& cases, ReadingScorer& scorer, const Reading& reading, const HypothesisFacts& facts) {
+Expected<EngineComparison> compare_engine(const std::vector<EngineCase>& cases, ReadingScorer& scorer, const Reading& reading,
+                                          const HypothesisFacts& facts) {
   return Comparer(cases, scorer, reading, facts).run();
 }
 
@@ -454,17 +506,23 @@ ReportSection describe(const EngineComparison& comparison, const EngineTraceMani
   ReportSection out{"engine_trace", fmt::format("{} against the replay, place by place", manifest.engine), {}, nlohmann::json::object()};
   nlohmann::json stages = nlohmann::json::array();
   for (const EngineStage& stage : comparison.stages) {
-    out.lines.push_back(stage.compared == 0 ? fmt::format("{:<24} -                {}", stage.name, stage.what)
-                                            : fmt::format("{:<24} {:5.1f} % of {:<6} {}", stage.name, 100 * stage.share(), stage.compared, stage.what));
+    out.lines.push_back(stage.compared == 0
+                            ? fmt::format("{:<24} -                {}", stage.name, stage.what)
+                            : fmt::format("{:<24} {:5.1f} % of {:<6} {}", stage.name, 100 * stage.share(), stage.compared, stage.what));
     stages.push_back({{"name", stage.name}, {"compared", stage.compared}, {"agreed", stage.agreed}});
   }
   if (comparison.cycles > 0) {
-    out.lines.push_back(fmt::format("acceptance length {:.3f} over {} cycles, as the engine counted; stored states of {} requests", comparison.acceptance_length,
-                                    comparison.cycles, comparison.with_states));
+    out.lines.push_back(fmt::format("acceptance length {:.3f} over {} cycles, as the engine counted; stored states of {} requests",
+                                    comparison.acceptance_length, comparison.cycles, comparison.with_states));
   }
-  out.data = {{"engine", manifest.engine}, {"drafter", manifest.drafter}, {"stages", stages}, {"acceptance_length", comparison.acceptance_length},
-              {"cycles", comparison.cycles}, {"requests_with_states", comparison.with_states}};
-  if (comparison.length.size() > 1) out.charts.push_back(length_histogram("requests by acceptance length", {{"served", comparison.length}}));
+  out.data = {{"engine", manifest.engine},
+              {"drafter", manifest.drafter},
+              {"stages", stages},
+              {"acceptance_length", comparison.acceptance_length},
+              {"cycles", comparison.cycles},
+              {"requests_with_states", comparison.with_states}};
+  if (comparison.length.size() > 1)
+    out.charts.push_back(length_histogram("requests by acceptance length", {{"served", comparison.length}}));
   return out;
 }
 

@@ -37,13 +37,15 @@ struct EngineComparison {
   std::vector<Finding> findings;
   double acceptance_length = 0;  // of the engine, by its own counts
   int64_t cycles = 0;
-  std::vector<RatioPart> length;                 // of each request: tokens emitted over cycles
-  std::vector<std::vector<RatioPart>> accepted;  // [step][request]: cycles that accepted more than `step` drafts, over those that drafted as many
+  std::vector<RatioPart> length;  // of each request: tokens emitted over cycles
+  std::vector<std::vector<RatioPart>>
+      accepted;            // [step][request]: cycles that accepted more than `step` drafts, over those that drafted as many
   size_t with_states = 0;  // requests whose states are stored
 };
 
 /// `reading`: how the drafter should be read. `facts` has the slots of the stored states.
-Expected<EngineComparison> compare_engine(const std::vector<EngineCase>& cases, ReadingScorer& scorer, const Reading& reading, const HypothesisFacts& facts);
+Expected<EngineComparison> compare_engine(const std::vector<EngineCase>& cases, ReadingScorer& scorer, const Reading& reading,
+                                          const HypothesisFacts& facts);
 
 ReportSection describe(const EngineComparison& comparison, const EngineTraceManifest& manifest);
 

@@ -82,7 +82,8 @@ class Matcher {
     out_.stage.compared = rows;
     if (broken > 0) {
       out_.stage.agreed = rows - broken;
-      return say("engine-feature-not-finite", fmt::format("{} of {} rows that the engine feeds its drafter hold NaN or infinity", broken, rows),
+      return say("engine-feature-not-finite",
+                 fmt::format("{} of {} rows that the engine feeds its drafter hold NaN or infinity", broken, rows),
                  "look at what the engine captures: uninitialised memory, an overflow in half precision, or a row that nobody wrote");
     }
     if (rows > 0 && empty * 2 > rows) {
@@ -93,8 +94,10 @@ class Matcher {
     for (size_t tap = 0; tap < empty_taps.size(); ++tap) {
       if (rows == 0 || empty_taps[tap] * 2 <= rows) continue;
       out_.stage.agreed = rows - empty_taps[tap];
-      return say("engine-feature-empty", fmt::format("tap {} of the features that the engine feeds its drafter is all zeros in {} of {} rows", tap, empty_taps[tap], rows),
-                 "the engine does not capture this state: its id lies outside what its model class hands out");
+      return say(
+          "engine-feature-empty",
+          fmt::format("tap {} of the features that the engine feeds its drafter is all zeros in {} of {} rows", tap, empty_taps[tap], rows),
+          "the engine does not capture this state: its id lies outside what its model class hands out");
     }
     out_.stage.agreed = rows;
     return true;
@@ -200,7 +203,8 @@ class Matcher {
     std::vector<SlotUse> feature;
     for (const Candidate& c : best) {
       feature.push_back(c.place.use);
-      found.push_back(fmt::format("{}{} (distance {:.4f})", name(c.place.use), c.place.shift == 0 ? "" : fmt::format(" {:+d} position", c.place.shift), c.distance));
+      found.push_back(fmt::format("{}{} (distance {:.4f})", name(c.place.use),
+                                  c.place.shift == 0 ? "" : fmt::format(" {:+d} position", c.place.shift), c.distance));
     }
     const std::string declared = feature_text(reading_.feature, facts_.slots);
     if (!known) {
@@ -209,8 +213,8 @@ class Matcher {
     }
     if (as_declared) {
       say("engine-feature-rows",
-          fmt::format("{} of {} rows that the engine feeds its drafter, in {} of {} requests, are not the stored states; the others are", out_.stage.compared - agreed,
-                      out_.stage.compared, broken.size(), requests.size()),
+          fmt::format("{} of {} rows that the engine feeds its drafter, in {} of {} requests, are not the stored states; the others are",
+                      out_.stage.compared - agreed, out_.stage.compared, broken.size(), requests.size()),
           "look at which rows they are: after a cache hit, after a rejected draft, at the seams of prompt chunks");
       return;
     }
@@ -219,15 +223,19 @@ class Matcher {
           fmt::format("make the engine capture {}: its layer ids count otherwise, or it does not read those of the files", declared));
       return;
     }
-    say("engine-feature-shift", fmt::format("the taps of one row are of different positions: {}", fmt::join(found, ", ")), "all taps of a row belong to one position");
+    say("engine-feature-shift", fmt::format("the taps of one row are of different positions: {}", fmt::join(found, ", ")),
+        "all taps of a row belong to one position");
   }
 
   void unknown(const std::vector<std::string>& found, const std::string& declared) {
     out_.stage.agreed = 0;
     say("engine-feature-unknown",
-        fmt::format("what the engine feeds its drafter is none of the stored states: closest are {}, where the files declare {}", fmt::join(found, ", "), declared),
-        "capture more boundaries of these tokens, and make sure that both ran the same weights in the same precision: another quantisation, a "
-        "rotation of the residual stream, another target", Severity::kWarning);
+        fmt::format("what the engine feeds its drafter is none of the stored states: closest are {}, where the files declare {}",
+                    fmt::join(found, ", "), declared),
+        "capture more boundaries of these tokens, and make sure that both ran the same weights in the same precision: another "
+        "quantisation, a "
+        "rotation of the residual stream, another target",
+        Severity::kWarning);
   }
 
   /// The right states, but multiplied: a norm that was applied before the drafter saw them, or left out.
@@ -237,7 +245,9 @@ class Matcher {
       if (left > kOther) return false;
     }
     out_.stage.agreed = 0;
-    say("engine-feature-scaled", fmt::format("the engine feeds its drafter the declared states ({}) times {:.3f}: a norm was applied to them, or a scale", declared, best.front().scale),
+    say("engine-feature-scaled",
+        fmt::format("the engine feeds its drafter the declared states ({}) times {:.3f}: a norm was applied to them, or a scale", declared,
+                    best.front().scale),
         "hand the drafter the residual stream as it is");
     return true;
   }
@@ -263,7 +273,8 @@ class Matcher {
 
 }  // namespace
 
-FeatureMatch match_features(const std::vector<EngineCase>& cases, const ReadingScorer& scorer, const Reading& reading, const HypothesisFacts& facts) {
+FeatureMatch match_features(const std::vector<EngineCase>& cases, const ReadingScorer& scorer, const Reading& reading,
+                            const HypothesisFacts& facts) {
   return Matcher(cases, scorer, reading, facts).run();
 }
 

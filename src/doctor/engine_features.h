@@ -15,6 +15,7 @@ struct FeatureMatch {
 };
 
 /// Refused where nothing is stored.
-FeatureMatch match_features(const std::vector<EngineCase>& cases, const ReadingScorer& scorer, const Reading& reading, const HypothesisFacts& facts);
+FeatureMatch match_features(const std::vector<EngineCase>& cases, const ReadingScorer& scorer, const Reading& reading,
+                            const HypothesisFacts& facts);
 
 }  // namespace aerie

@@ -20,7 +20,8 @@ svg { width: 100%; height: auto; font: 11px system-ui, sans-serif; fill: #333; }
 
 std::string finding_html(const Finding& finding) {
   const char* severity = severity_name(finding.severity);
-  return fmt::format("<div class=\"finding {}\"><b>{}</b> <span class=\"code\">{}</span><br>{}{}</div>\n", severity, severity, html_escape(finding.code), html_escape(finding.text),
+  return fmt::format("<div class=\"finding {}\"><b>{}</b> <span class=\"code\">{}</span><br>{}{}</div>\n", severity, severity,
+                     html_escape(finding.code), html_escape(finding.text),
                      finding.fix.empty() ? "" : fmt::format("<p class=\"fix\"><b>mend</b>: {}</p>", html_escape(finding.fix)));
 }
 
@@ -39,8 +40,10 @@ std::string section_html(const ReportSection& section) {
 }  // namespace
 
 std::string Report::html(std::string_view title) const {
-  std::string out = fmt::format("<!doctype html>\n<html lang=\"en\">\n<head>\n<meta charset=\"utf-8\">\n<title>{0}</title>\n<style>{1}</style>\n</head>\n<body>\n<h1>{0}</h1>\n",
-                                html_escape(title), kStyle);
+  std::string out = fmt::format(
+      "<!doctype html>\n<html lang=\"en\">\n<head>\n<meta "
+      "charset=\"utf-8\">\n<title>{0}</title>\n<style>{1}</style>\n</head>\n<body>\n<h1>{0}</h1>\n",
+      html_escape(title), kStyle);
   if (findings.empty()) out += fmt::format("<p>{}</p>\n", kNothingFound);
   for (const Finding& finding : ranked(findings)) out += finding_html(finding);
   for (const ReportSection& section : all_sections()) out += section_html(section);

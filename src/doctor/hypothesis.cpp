@@ -161,16 +161,18 @@ void alignment(List& list) {
              "pair token i+1 with the state after token i: the states in use are those of position i-1; if an engine did not feed them so, "
              "the trace's states are one row late",
              [](Reading& r) { r.feature_shift = 1; });
-  list.other("feature_shift", "states one position early",
-             "the drafter was trained with token i+1 beside the state of position i-1: feed it so, or train it again with the usual pairing",
-             [](Reading& r) { r.feature_shift = -1; });
+  list.other(
+      "feature_shift", "states one position early",
+      "the drafter was trained with token i+1 beside the state of position i-1: feed it so, or train it again with the usual pairing",
+      [](Reading& r) { r.feature_shift = -1; });
   list.other("token_shift", "token i beside the state of position i",
              "the drafter was trained with token i beside the state of position i, where engines feed token i+1: train it again with the "
              "usual pairing",
              [](Reading& r) { r.token_shift = -1; });
-  list.other("positions", "every draft step at the position of the first",
-             "the drafter was trained with the same RoPE position at every step: engines count up, so train it again with positions that do",
-             [](Reading& r) { r.step_stride = 0; });
+  list.other(
+      "positions", "every draft step at the position of the first",
+      "the drafter was trained with the same RoPE position at every step: engines count up, so train it again with positions that do",
+      [](Reading& r) { r.step_stride = 0; });
   list.other("positions", "later steps one position further", "the drafter expects the steps after the first one position further on",
              [](Reading& r) { r.step_offset = 1; });
 }
@@ -200,14 +202,16 @@ Expected<std::vector<SlotUse>> declared_feature(const DraftSpec& spec, const std
   std::vector<std::string> missing;
   int highest = 0;  // the last boundary slot is N
   for (size_t s = 0; s < slots.size(); ++s) {
-    if (slots[s].kind == StateSlot::Kind::kBoundary && slots[s].number >= slots[static_cast<size_t>(highest)].number) highest = static_cast<int>(s);
+    if (slots[s].kind == StateSlot::Kind::kBoundary && slots[s].number >= slots[static_cast<size_t>(highest)].number)
+      highest = static_cast<int>(s);
   }
   for (const int tap : spec.taps) {
     if (tap == kFinalNormed) {
       out.push_back({highest, true});
       continue;
     }
-    const auto at = std::find_if(slots.begin(), slots.end(), [&](const StateSlot& slot) { return slot.kind == StateSlot::Kind::kBoundary && slot.number == tap; });
+    const auto at = std::find_if(slots.begin(), slots.end(),
+                                 [&](const StateSlot& slot) { return slot.kind == StateSlot::Kind::kBoundary && slot.number == tap; });
     if (at == slots.end()) {
       missing.push_back(boundary_name(tap));
     } else {
@@ -237,7 +241,8 @@ Expected<DeclaredFeature> nearest_feature(const DraftSpec& spec, const std::vect
     // The final norm is applied to the highest slot, which need not be N where a person said what the slots are.
     const bool final_there = tap == kFinalNormed && (blocks == 0 || has(stored, blocks));
     if (final_there || has(stored, tap)) continue;
-    if (tap == kFinalNormed) return invalid_argument("the drafter reads the normed final state, but boundary {} was not captured: capture it too", blocks);
+    if (tap == kFinalNormed)
+      return invalid_argument("the drafter reads the normed final state, but boundary {} was not captured: capture it too", blocks);
     if (left.empty()) return declared_feature(spec, slots).status();
     const auto nearest = std::min_element(left.begin(), left.end(), [&](int a, int b) { return std::abs(a - tap) < std::abs(b - tap); });
     out.stand_ins.push_back({i, tap, *nearest});
@@ -326,10 +331,10 @@ Hypothesis tap_hypothesis(const Reading& base, const std::vector<SlotUse>& featu
   std::vector<int> a = *taps, b = declared;
   std::sort(a.begin(), a.end());
   std::sort(b.begin(), b.end());
-  const std::string kind = a == b         ? "; they are the same states in another order"
-                           : shift == 1   ? "; every one is one higher: the ids count block outputs (id k is boundary k + 1)"
-                           : shift == -1  ? "; every one is one lower: the ids are boundaries already"
-                                          : "";
+  const std::string kind = a == b        ? "; they are the same states in another order"
+                           : shift == 1  ? "; every one is one higher: the ids count block outputs (id k is boundary k + 1)"
+                           : shift == -1 ? "; every one is one lower: the ids are boundaries already"
+                                         : "";
   out.mend = fmt::format("let the taps be the boundaries {} in place of {}{}{}", fmt::join(*taps, ","), fmt::join(declared, ","),
                          origin(base.spec, "taps"), kind);
   return out;
@@ -341,27 +346,31 @@ std::vector<Hypothesis> other_hypotheses(const Reading& base, const DraftCheckpo
   feature_norms(base, checkpoint, list);
   list.field("norm_before_residual", [](Reading& r) { r.spec.norm_before_residual = !r.spec.norm_before_residual; });
   list.field("feature_normed_twice", [](Reading& r) { r.spec.feature_normed_twice = !r.spec.feature_normed_twice; });
-  list.field("feedback", [](Reading& r) { r.spec.feedback = r.spec.feedback == Feedback::kPreNorm ? Feedback::kPostNorm : Feedback::kPreNorm; });
+  list.field("feedback",
+             [](Reading& r) { r.spec.feedback = r.spec.feedback == Feedback::kPreNorm ? Feedback::kPostNorm : Feedback::kPreNorm; });
   list.field("head_norm", [](Reading& r) { r.spec.head_norm = !r.spec.head_norm; });
   list.field("qk_norm", [](Reading& r) { r.spec.qk_norm = false; });
   rope(base, facts, list);
   vocabulary(base, list);
   list.field("sliding_window", [](Reading& r) { r.spec.sliding_window = 0; });
   for (const int window : {128, 512, 1024, 2048, 4096}) {
-    if (spec.sliding_window == 0 && window < facts.longest / 2) list.field("sliding_window", [&](Reading& r) { r.spec.sliding_window = window; });
+    if (spec.sliding_window == 0 && window < facts.longest / 2)
+      list.field("sliding_window", [&](Reading& r) { r.spec.sliding_window = window; });
   }
   alignment(list);
   if (facts.has_target && spec.hidden == spec.target_hidden) {
     if (spec.own_embedding) {
-      list.without("own_embedding", "the target's embedding", "take the target's embedding: the files' embed_tokens is not what the drafter was trained with",
-                 [](Reading& r) { r.spec.own_embedding = false; });
+      list.without("own_embedding", "the target's embedding",
+                   "take the target's embedding: the files' embed_tokens is not what the drafter was trained with",
+                   [](Reading& r) { r.spec.own_embedding = false; });
     }
     if (spec.own_head) {
-      list.without("own_head", "the target's head", "take the target's head: the files' lm_head is not what the drafter was trained with", [](Reading& r) {
-        r.spec.own_head = false;
-        r.spec.draft_vocab = r.spec.vocab;
-        r.spec.d2t.clear();
-      });
+      list.without("own_head", "the target's head", "take the target's head: the files' lm_head is not what the drafter was trained with",
+                   [](Reading& r) {
+                     r.spec.own_head = false;
+                     r.spec.draft_vocab = r.spec.vocab;
+                     r.spec.d2t.clear();
+                   });
     }
   }
   return list.take();

@@ -38,7 +38,7 @@ struct Hypothesis {
   std::string mend;  // what to change where it is right
   Reading reading;
   bool discards = false;  // a trained tensor of the files: as good a reading that uses it is the likelier one
-  bool usual = false;  // what trainers do unless told otherwise: named where states beside each other cannot be told apart
+  bool usual = false;     // what trainers do unless told otherwise: named where states beside each other cannot be told apart
 };
 
 /// A declared tap that was not captured, and the stored boundary that is fed in its place.
@@ -58,10 +58,10 @@ struct DeclaredFeature {
 /// What the hypotheses are drawn up for.
 struct HypothesisFacts {
   std::vector<StateSlot> slots;
-  int blocks = 0;               // N, or 0
-  int longest = 0;              // tokens of the longest conversation
-  bool has_target = false;      // its embedding and head can stand in
-  float target_rope_theta = 0;  // 0: not known
+  int blocks = 0;                  // N, or 0
+  int longest = 0;                 // tokens of the longest conversation
+  bool has_target = false;         // its embedding and head can stand in
+  float target_rope_theta = 0;     // 0: not known
   std::vector<StandIn> stand_ins;  // of the declared feature
 };
 

@@ -22,10 +22,13 @@ std::pair<std::vector<size_t>, std::vector<size_t>> halves(const Sample& sample)
 }
 
 bool same_outcome(std::span<const RatioPart> a, std::span<const RatioPart> b) {
-  return std::equal(a.begin(), a.end(), b.begin(), b.end(), [](const RatioPart& x, const RatioPart& y) { return x.sum == y.sum && x.count == y.count; });
+  return std::equal(a.begin(), a.end(), b.begin(), b.end(),
+                    [](const RatioPart& x, const RatioPart& y) { return x.sum == y.sum && x.count == y.count; });
 }
 
-std::span<const RatioPart> head(const std::vector<RatioPart>& parts, size_t count) { return std::span(parts).first(std::min(count, parts.size())); }
+std::span<const RatioPart> head(const std::vector<RatioPart>& parts, size_t count) {
+  return std::span(parts).first(std::min(count, parts.size()));
+}
 
 void rank(std::vector<Candidate>& candidates) {
   std::stable_sort(candidates.begin(), candidates.end(), [](const Candidate& a, const Candidate& b) { return a.length() > b.length(); });
@@ -33,8 +36,8 @@ void rank(std::vector<Candidate>& candidates) {
 
 class Round {
  public:
-  Round(ReadingScorer& scorer, const Reading& base, const HypothesisFacts& facts, const SearchOptions& options, std::span<const size_t> searching,
-        std::span<const size_t> judging)
+  Round(ReadingScorer& scorer, const Reading& base, const HypothesisFacts& facts, const SearchOptions& options,
+        std::span<const size_t> searching, std::span<const size_t> judging)
       : scorer_(scorer), facts_(facts), options_(options), searching_(searching), judging_(judging) {
     out_.base.hypothesis = {"", "as declared", "", base};
   }
@@ -61,7 +64,8 @@ class Round {
     if (scorer_.knows_final_norm()) {
       // The last boundary, or the final state where it is not normed yet, through the norm.
       const StateSlot& last = facts_.slots.back();
-      if (last.kind == StateSlot::Kind::kBoundary || last.norm != StateSlot::Norm::kNormed) states.push_back({static_cast<int>(states.size()) - 1, true});
+      if (last.kind == StateSlot::Kind::kBoundary || last.norm != StateSlot::Norm::kNormed)
+        states.push_back({static_cast<int>(states.size()) - 1, true});
     }
     say(fmt::format("ranking choices of {} among {} stored states", base.feature.size(), states.size()));
     AERIE_ASSIGN(out_.taps, search_taps(scorer_, base, states, searching_, options_.taps));
@@ -69,7 +73,8 @@ class Round {
     if (scorer_.knows_final_norm()) {
       std::vector<SlotUse> normed = base.feature;
       for (SlotUse& use : normed) use.final_normed = true;
-      Hypothesis all{"feature_norm", "every tap through the target's final norm", "feed the drafter its taps after the target's final norm", base};
+      Hypothesis all{"feature_norm", "every tap through the target's final norm", "feed the drafter its taps after the target's final norm",
+                     base};
       all.reading.feature = normed;
       candidates_.push_back({std::move(all), {}});
     }
@@ -92,8 +97,10 @@ class Round {
     if (choices.size() > kFinalists) choices.resize(kFinalists);
     for (Candidate& candidate : choices) candidates_.push_back({std::move(candidate.hypothesis), {}});
     for (const std::vector<SlotUse>& feature : usual_features(base, facts_)) {
-      const auto same = std::find_if(candidates_.begin(), candidates_.end(), [&](const Candidate& c) { return c.hypothesis.reading.feature == feature; });
-      Candidate& candidate = same != candidates_.end() ? *same : candidates_.emplace_back(Candidate{tap_hypothesis(base, feature, facts_), {}});
+      const auto same =
+          std::find_if(candidates_.begin(), candidates_.end(), [&](const Candidate& c) { return c.hypothesis.reading.feature == feature; });
+      Candidate& candidate =
+          same != candidates_.end() ? *same : candidates_.emplace_back(Candidate{tap_hypothesis(base, feature, facts_), {}});
       candidate.hypothesis.usual = true;
     }
     return {};
@@ -159,7 +166,8 @@ class Round {
     }
     out_.base.score = std::move(base_searched_);
     finish(out_.base, base);
-    std::stable_sort(out_.finalists.begin(), out_.finalists.end(), [](const Judged& a, const Judged& b) { return a.length.value > b.length.value; });
+    std::stable_sort(out_.finalists.begin(), out_.finalists.end(),
+                     [](const Judged& a, const Judged& b) { return a.length.value > b.length.value; });
     const auto first = std::find_if(out_.finalists.begin(), out_.finalists.end(), [](const Judged& judged) { return judged.beats; });
     if (first == out_.finalists.end()) return {};
     out_.winner = static_cast<size_t>(first - out_.finalists.begin());
@@ -201,16 +209,18 @@ class Round {
 
 Expected<SearchResult> search_hypotheses(ReadingScorer& scorer, const Reading& declared, const HypothesisFacts& facts,
                                          const SearchOptions& options) {
-  if (options.k < 1 || options.k > kMaxReplaySteps) return invalid_argument("{} drafts per cycle were asked for, expected 1 to {}", options.k, kMaxReplaySteps);
+  if (options.k < 1 || options.k > kMaxReplaySteps)
+    return invalid_argument("{} drafts per cycle were asked for, expected 1 to {}", options.k, kMaxReplaySteps);
   SearchResult out;
   out.stand_ins = facts.stand_ins;
   const Sample& sample = scorer.sample();
   out.available = sample.available;
   out.tokens = sample.tokens;
   if (sample.conversations.size() < kLeastConversations || sample.rows < kLeastRows) {
-    out.too_little = fmt::format("{} conversations with {} rows at which a draft can be judged are too few to tell a fault from chance: at least {} "
-                                 "conversations with {} such rows are needed",
-                                 sample.conversations.size(), sample.rows, kLeastConversations, kLeastRows);
+    out.too_little = fmt::format(
+        "{} conversations with {} rows at which a draft can be judged are too few to tell a fault from chance: at least {} "
+        "conversations with {} such rows are needed",
+        sample.conversations.size(), sample.rows, kLeastConversations, kLeastRows);
     return out;
   }
   const auto [searching, judging] = halves(sample);

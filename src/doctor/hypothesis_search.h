@@ -33,30 +33,30 @@ inline constexpr double kFalseAlarms = 1e-3;
 
 struct Judged {
   Hypothesis hypothesis;
-  Score score;               // over all conversations
-  Interval first, length;    // step-0 acceptance and acceptance length with 95 % intervals
-  Interval gain;             // in acceptance length over the base, on the judging half, so wide that it errs once in kFalseAlarms diagnoses
-  bool beats = false;        // the gain is beyond that interval and worth naming
+  Score score;             // over all conversations
+  Interval first, length;  // step-0 acceptance and acceptance length with 95 % intervals
+  Interval gain;           // in acceptance length over the base, on the judging half, so wide that it errs once in kFalseAlarms diagnoses
+  bool beats = false;      // the gain is beyond that interval and worth naming
 };
 
 struct SearchRound {
-  Judged base;                   // as declared, or as mended so far; its gain is nothing
-  std::vector<Judged> finalists; // by acceptance length, best first
-  std::optional<size_t> winner;  // of the finalists
-  std::optional<size_t> tie;     // the best finalist that beats the base too and cannot be told from the winner
-  Interval apart;                // winner over tie, on all conversations
-  size_t tried = 0;              // hypotheses, choices of taps included
-  size_t without_effect = 0;     // of these, the ones that change no draft on this trace
+  Judged base;                    // as declared, or as mended so far; its gain is nothing
+  std::vector<Judged> finalists;  // by acceptance length, best first
+  std::optional<size_t> winner;   // of the finalists
+  std::optional<size_t> tie;      // the best finalist that beats the base too and cannot be told from the winner
+  Interval apart;                 // winner over tie, on all conversations
+  size_t tried = 0;               // hypotheses, choices of taps included
+  size_t without_effect = 0;      // of these, the ones that change no draft on this trace
   TapSearchResult taps;
 };
 
 struct SearchResult {
-  std::vector<SearchRound> rounds;  // the last one found nothing more, unless most_faults were found
-  std::string too_little;           // why nothing was searched, or ""
-  size_t searched = 0, judging = 0; // conversations
-  size_t available = 0;             // that the trace holds
-  int64_t tokens = 0;               // of those that were looked at
-  std::vector<StandIn> stand_ins;   // of the declared feature
+  std::vector<SearchRound> rounds;   // the last one found nothing more, unless most_faults were found
+  std::string too_little;            // why nothing was searched, or ""
+  size_t searched = 0, judging = 0;  // conversations
+  size_t available = 0;              // that the trace holds
+  int64_t tokens = 0;                // of those that were looked at
+  std::vector<StandIn> stand_ins;    // of the declared feature
   /// A gain below this could not have been told from chance: the half width of the gains' intervals.
   double visible = 0;
 };

@@ -26,13 +26,15 @@ void restore_stand_ins(const SearchResult& result, const Reading& declared, Draf
 std::string beyond_files(const Reading& declared, const Reading& mended, const HypothesisFacts& facts) {
   if (mended.feature_shift != 0) return "states stand beside the wrong tokens, which no file states";
   if (mended.token_shift != 0) return "the drafter was trained beside other tokens than engines feed, which no file states: train it again";
-  if (mended.step_stride != 1 || mended.step_offset != 0) return "the drafter was trained with other positions than engines count, which no file states: train it again";
+  if (mended.step_stride != 1 || mended.step_offset != 0)
+    return "the drafter was trained with other positions than engines count, which no file states: train it again";
   if (mended.feature == declared.feature) return "";
   const auto taps = taps_of(mended.feature, facts.slots, facts.blocks);
   if (!taps) return "the trace does not say which boundaries its states are, so that the taps cannot be written: say it with --slots";
   if (taps->size() != mended.spec.taps.size()) return "the drafter reads another number of states";
   for (size_t i = 0; i < taps->size(); ++i) {
-    if (mended.feature[i].final_normed && mended.spec.taps[i] != kFinalNormed) return "states go through the target's final norm first, which no file states";
+    if (mended.feature[i].final_normed && mended.spec.taps[i] != kFinalNormed)
+      return "states go through the target's final norm first, which no file states";
   }
   return "";
 }
@@ -45,7 +47,8 @@ struct Owner {
 
 }  // namespace
 
-Expected<Mend> mend_checkpoint(const DraftCheckpoint& given, const SearchResult& result, const HypothesisFacts& facts, const ServedTarget& target, int k) {
+Expected<Mend> mend_checkpoint(const DraftCheckpoint& given, const SearchResult& result, const HypothesisFacts& facts,
+                               const ServedTarget& target, int k) {
   const Reading* mended = certain_reading(result, k);
   if (mended == nullptr) return not_found("no fault of the files was named without doubt");
   const Reading& declared = result.rounds.front().base.hypothesis.reading;
@@ -59,7 +62,9 @@ Expected<Mend> mend_checkpoint(const DraftCheckpoint& given, const SearchResult&
   const auto owner = std::make_shared<Owner>(Owner{given.owner, mended->norms});
   for (const DraftTensor& tensor : draft_tensors(spec)) {
     if (const auto norm = owner->norms.find(tensor.name); norm != owner->norms.end()) {
-      out.checkpoint.tensors[tensor.name] = {tensor.name, DType::kF32, tensor.shape,
+      out.checkpoint.tensors[tensor.name] = {tensor.name,
+                                             DType::kF32,
+                                             tensor.shape,
                                              {reinterpret_cast<const uint8_t*>(norm->second.data()), norm->second.size() * sizeof(float)}};
       continue;
     }

@@ -18,7 +18,8 @@ struct Mend {
 
 /// `given` with every fault mended that was named without doubt. kNotFound: none was. kUnsupported: it lies in how the drafter is fed, or
 /// neither format can state it; the message says what. The mend shares the tensors of `given`.
-Expected<Mend> mend_checkpoint(const DraftCheckpoint& given, const SearchResult& result, const HypothesisFacts& facts, const ServedTarget& target, int k);
+Expected<Mend> mend_checkpoint(const DraftCheckpoint& given, const SearchResult& result, const HypothesisFacts& facts,
+                               const ServedTarget& target, int k);
 
 /// Writes it to `path`, read again and proved equal before it is in place (eagle3/convert.h).
 Status write_mend(const Mend& mend, const std::string& path, const ConvertOptions& options);

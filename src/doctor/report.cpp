@@ -41,7 +41,11 @@ std::vector<ReportSection> Report::all_sections() const {
   size_t steps = 0;
   for (const ChartSeries& series : accepted_by_step) steps = std::max(steps, series.points.size());
   for (size_t s = 1; s <= steps; ++s) chart.labels.push_back(std::to_string(s));
-  out.push_back({"acceptance_by_step", "cycles that accept the draft of each step (one plus their sum is the acceptance length)", chart_lines(chart), Json::object(), {chart}});
+  out.push_back({"acceptance_by_step",
+                 "cycles that accept the draft of each step (one plus their sum is the acceptance length)",
+                 chart_lines(chart),
+                 Json::object(),
+                 {chart}});
   return out;
 }
 

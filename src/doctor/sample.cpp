@@ -74,7 +74,8 @@ Status name_domains(const std::string& path, Sample& sample) {
       const auto line = parse_json(std::string_view(text).substr(begin, end - begin));
       if (!line.ok()) return line.status().with_context(fmt::format("{}: line {}", path, number + 1));
       for (const char* key : {"domain", "category", "source"}) {
-        if (row->second.empty() && line->is_object() && line->contains(key) && (*line)[key].is_string()) row->second = printable_bare((*line)[key].get<std::string>());
+        if (row->second.empty() && line->is_object() && line->contains(key) && (*line)[key].is_string())
+          row->second = printable_bare((*line)[key].get<std::string>());
       }
     }
     begin = end + 1;
@@ -83,7 +84,9 @@ Status name_domains(const std::string& path, Sample& sample) {
   for (const Conversation& c : sample.conversations) {
     const auto row = row_of(c.id);
     const std::string& domain = sample.domains.emplace_back(row ? wanted[*row] : "");
-    if (domain.empty()) return invalid_argument("{}: it has no domain, category or source for the conversation {}: expected a line for each row of the trace", path, c.id);
+    if (domain.empty())
+      return invalid_argument("{}: it has no domain, category or source for the conversation {}: expected a line for each row of the trace",
+                              path, c.id);
     ++counts[domain];
   }
   std::vector<std::pair<size_t, std::string>> order;
@@ -116,9 +119,12 @@ std::vector<Finding> judge_sizes(const Sample& sample, const DraftSpec& spec, st
   const auto [low, high] = std::minmax_element(sizes.begin(), sizes.end());
   if (*low <= 0 || *high / *low < kUnlike) return {};
   std::vector<std::string> text;
-  for (size_t i = 0; i < sizes.size(); ++i) text.push_back(fmt::format("{} {:.3g}", sample.slots[static_cast<size_t>(slots[i])].name(), sizes[i]));
+  for (size_t i = 0; i < sizes.size(); ++i)
+    text.push_back(fmt::format("{} {:.3g}", sample.slots[static_cast<size_t>(slots[i])].name(), sizes[i]));
   return {{Severity::kWarning, "states-of-unlike-size",
-           fmt::format("the states that this drafter reads without a norm are of very unlike size (root mean square: {}): the largest drowns the others", fmt::join(text, ", ")),
+           fmt::format("the states that this drafter reads without a norm are of very unlike size (root mean square: {}): the largest "
+                       "drowns the others",
+                       fmt::join(text, ", ")),
            "train with a norm before fc (aerie train --feature-norm per-tap), and serve it with an engine that applies it"}};
 }
 
@@ -147,7 +153,8 @@ Expected<Sample> take_sample(const TraceSource& source, const DraftSpec& spec, c
   const Spread order(std::max<size_t>(1, source.size()));
   const size_t most_looked_at = std::min(source.size(), kMostLookedAt);
   out.available = source.size();
-  const auto share = most / static_cast<int64_t>(std::clamp<size_t>(source.size(), 1, static_cast<size_t>(std::max(1, options.wanted_conversations))));
+  const auto share =
+      most / static_cast<int64_t>(std::clamp<size_t>(source.size(), 1, static_cast<size_t>(std::max(1, options.wanted_conversations))));
   for (; looked_at < most_looked_at && out.tokens + kShortest <= most; ++looked_at) {
     auto conversation = source.read(order[looked_at]);
     if (!conversation.ok()) {
@@ -180,28 +187,36 @@ Expected<Sample> take_sample(const TraceSource& source, const DraftSpec& spec, c
                             "record these again; the others were used"});
   }
   if (without_mask) {
-    out.findings.push_back({Severity::kWarning, "trace-without-mask",
-                            "the trace does not say which tokens the target wrote, so that prompts count as answers and every figure is too low",
-                            "give the rows with their loss_mask"});
+    out.findings.push_back(
+        {Severity::kWarning, "trace-without-mask",
+         "the trace does not say which tokens the target wrote, so that prompts count as answers and every figure is too low",
+         "give the rows with their loss_mask"});
   }
-  const auto all_ones = [](const Conversation& c) { return std::all_of(c.trace.mask.begin(), c.trace.mask.end(), [](uint8_t m) { return m != 0; }); };
+  const auto all_ones = [](const Conversation& c) {
+    return std::all_of(c.trace.mask.begin(), c.trace.mask.end(), [](uint8_t m) { return m != 0; });
+  };
   if (!without_mask && !out.conversations.empty() && std::all_of(out.conversations.begin(), out.conversations.end(), all_ones)) {
     out.findings.push_back({Severity::kWarning, "mask-is-all-ones",
-                            "the mask says that the target wrote every token, prompts included: a drafter trained with it learned to continue prompts, and every figure is too low",
+                            "the mask says that the target wrote every token, prompts included: a drafter trained with it learned to "
+                            "continue prompts, and every figure is too low",
                             "write the mask by the chat template: one without generation tags marks nothing, or everything"});
   }
   if (spec.max_positions > 0 && longest > static_cast<size_t>(spec.max_positions)) {
-    out.findings.push_back({Severity::kWarning, "beyond-trained-positions",
-                            fmt::format("conversations of up to {} tokens are served, the drafter was made for {} positions: beyond them it has learned nothing", longest, spec.max_positions),
-                            "train on longer conversations, or serve it with a sliding window"});
+    out.findings.push_back(
+        {Severity::kWarning, "beyond-trained-positions",
+         fmt::format(
+             "conversations of up to {} tokens are served, the drafter was made for {} positions: beyond them it has learned nothing",
+             longest, spec.max_positions),
+         "train on longer conversations, or serve it with a sliding window"});
   }
   if (out.conversations.empty()) {
     if (damaged != 0) return first_error;
-    return invalid_argument("none of the {} conversations looked at has an answer of two tokens or more (the mask is empty), so there is nothing to replay",
-                            looked_at);
+    return invalid_argument(
+        "none of the {} conversations looked at has an answer of two tokens or more (the mask is empty), so there is nothing to replay",
+        looked_at);
   }
-  out.how = fmt::format("{} of {} conversations{}: {} tokens, {} rows at which a draft can be judged", out.conversations.size(), source.size(),
-                        cut_off == 0 ? "" : fmt::format(" ({} cut off)", cut_off), out.tokens, out.rows);
+  out.how = fmt::format("{} of {} conversations{}: {} tokens, {} rows at which a draft can be judged", out.conversations.size(),
+                        source.size(), cut_off == 0 ? "" : fmt::format(" ({} cut off)", cut_off), out.tokens, out.rows);
   return out;
 }
 

@@ -16,8 +16,8 @@ namespace aerie {
 inline constexpr int kLeastAnswer = 64;
 
 struct SampleOptions {
-  int64_t max_tokens = 8192;               // of all conversations, prompts included
-  int max_length = 1024;                   // of one conversation; what lies behind is not looked at
+  int64_t max_tokens = 8192;  // of all conversations, prompts included
+  int max_length = 1024;      // of one conversation; what lies behind is not looked at
   /// Conversations are cut short so that as many fit in: an interval over a few long ones says little. (Never to fewer than
   /// kLeastAnswer tokens of their answers.)
   int wanted_conversations = 32;
@@ -30,11 +30,11 @@ struct Sample {
   int hidden = 0;
   int blocks = 0;  // N of the target, 0 where the trace does not say it
   int64_t tokens = 0;
-  int64_t rows = 0;               // at which a cycle can stand
-  size_t available = 0;           // conversations that the trace holds
-  std::string how;                // what was taken of how much, in words
+  int64_t rows = 0;                  // at which a cycle can stand
+  size_t available = 0;              // conversations that the trace holds
+  std::string how;                   // what was taken of how much, in words
   std::vector<std::string> domains;  // of the conversations, or none
-  std::vector<Finding> findings;  // what was wrong with the trace
+  std::vector<Finding> findings;     // what was wrong with the trace
 
   std::vector<std::string> slot_names() const;
 };

@@ -48,8 +48,8 @@ void Score::append(const Score& more) {
   summary.add(more.summary);
 }
 
-Expected<ReadingScorer> ReadingScorer::create(const DraftCheckpoint& checkpoint, const Reading& declared, TargetTables target, FinalNorm norm,
-                                              const Sample& sample, const kernels::Kernels& kernels, ThreadPool& pool) {
+Expected<ReadingScorer> ReadingScorer::create(const DraftCheckpoint& checkpoint, const Reading& declared, TargetTables target,
+                                              FinalNorm norm, const Sample& sample, const kernels::Kernels& kernels, ThreadPool& pool) {
   ReadingScorer out(checkpoint, std::move(target), std::move(norm), sample, kernels, pool);
   AERIE_ASSIGN(out.declared_, out.open(declared));
   out.declared_norms_ = declared.norms;
@@ -70,8 +70,10 @@ Expected<Drafter> ReadingScorer::open(const Reading& reading) const {
 }
 
 Expected<Drafter> ReadingScorer::drafter(const Reading& reading) const {
-  if (!knows_final_norm() && std::any_of(reading.feature.begin(), reading.feature.end(), [](const SlotUse& use) { return use.final_normed; })) {
-    return invalid_argument("the drafter reads the final state after the target's norm, which the trace holds before it: give the target with -m");
+  if (!knows_final_norm() &&
+      std::any_of(reading.feature.begin(), reading.feature.end(), [](const SlotUse& use) { return use.final_normed; })) {
+    return invalid_argument(
+        "the drafter reads the final state after the target's norm, which the trace holds before it: give the target with -m");
   }
   const bool same_norms = reading.spec.feature_norm == declared_->spec().feature_norm && reading.norms == declared_norms_;
   return same_norms ? declared_->read_as(reading.spec) : open(reading);

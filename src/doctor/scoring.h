@@ -29,7 +29,7 @@ std::string position_bucket_name(size_t bucket);
 
 /// One conversation, step by step.
 struct ScoreDetail {
-  std::vector<RatioPart> right;     // [K] drafts of step s that match, over rows, fed with the target's own tokens: what a validation counts
+  std::vector<RatioPart> right;  // [K] drafts of step s that match, over rows, fed with the target's own tokens: what a validation counts
   std::vector<RatioPart> accepted;  // [K] cycles of the walk that accept more than s drafts, over cycles: what an engine counts
   std::array<RatioPart, kPositionBuckets> by_position;  // first drafts that match, over rows, by position of the row
 };

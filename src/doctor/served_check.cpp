@@ -6,30 +6,35 @@ namespace aerie {
 namespace {
 
 /// An engine's reading beside the declared one.
-Finding judge_served(const std::string& engine, const Judged& served, const Judged& declared, const std::vector<std::string>& differences, int k) {
+Finding judge_served(const std::string& engine, const Judged& served, const Judged& declared, const std::vector<std::string>& differences,
+                     int k) {
   const std::string what = fmt::format("{}", fmt::join(differences, "; "));
   if (served.gain.high < 0 && -served.gain.value >= kLeastGain) {
     return {Severity::kError, "served-otherwise",
-             fmt::format("{} runs another forward than the files declare ({}), which costs {:.3f} tokens per verify: acceptance length {} against {} at k = {}",
-                         engine, what, -served.gain.value, served.length.text(), declared.length.text(), k),
-             "write the files so that this engine reads them as declared (aerie inspect --served-by says what it reads), or use an engine that does"};
+            fmt::format("{} runs another forward than the files declare ({}), which costs {:.3f} tokens per verify: acceptance length {} "
+                        "against {} at k = {}",
+                        engine, what, -served.gain.value, served.length.text(), declared.length.text(), k),
+            "write the files so that this engine reads them as declared (aerie inspect --served-by says what it reads), or use an engine "
+            "that does"};
   }
   if (served.beats) {
     return {Severity::kError, "declared-otherwise",
-             fmt::format("the drafter does better as {} reads it ({}) than as declared: acceptance length {} against {} at k = {}", engine, what,
-                         served.length.text(), declared.length.text(), k),
-             "the files declare another forward than the drafter was trained with; see the other findings"};
+            fmt::format("the drafter does better as {} reads it ({}) than as declared: acceptance length {} against {} at k = {}", engine,
+                        what, served.length.text(), declared.length.text(), k),
+            "the files declare another forward than the drafter was trained with; see the other findings"};
   }
-  return {Severity::kNote, "served-alike",
-           fmt::format("what {} reads otherwise ({}) makes no difference that shows on this trace: acceptance length {} against {} at k = {}", engine, what,
-                       served.length.text(), declared.length.text(), k),
-           ""};
+  return {
+      Severity::kNote, "served-alike",
+      fmt::format("what {} reads otherwise ({}) makes no difference that shows on this trace: acceptance length {} against {} at k = {}",
+                  engine, what, served.length.text(), declared.length.text(), k),
+      ""};
 }
 
 }  // namespace
 
 Expected<std::vector<Finding>> replay_served(const RawCheckpoint& raw, const EngineVersion& engine, const std::string& target_architecture,
-                                             const Reading& declared, const HypothesisFacts& facts, ReadingScorer& scorer, const Judged& base, int k) {
+                                             const Reading& declared, const HypothesisFacts& facts, ReadingScorer& scorer,
+                                             const Judged& base, int k) {
   std::vector<Finding> out;
   for (const ServedReading& served : read_as_served(drafter_files(raw), engine, {target_architecture, facts.blocks}, &declared.spec)) {
     const auto cannot = [&](const std::string& why) {
@@ -58,7 +63,8 @@ Expected<std::vector<Finding>> replay_served(const RawCheckpoint& raw, const Eng
       continue;
     }
     std::vector<std::string> differences;
-    for (const ServedDifference& d : served.differences) differences.push_back(fmt::format("{} {} in place of {}", d.field, d.served, d.trained));
+    for (const ServedDifference& d : served.differences)
+      differences.push_back(fmt::format("{} {} in place of {}", d.field, d.served, d.trained));
     if (!feature->stand_ins.empty()) differences.push_back(stand_in_text(feature->stand_ins) + ", which the trace does not hold");
     out.push_back(judge_served(served.engine, *judged, base, differences, k));
   }

@@ -14,6 +14,7 @@ namespace aerie {
 /// Replays what each set of rules that the version leaves open makes of the files (engines/as_served.h), beside `base`, the declared
 /// reading. What the engine refuses or misreads, and what cannot be replayed, is among the findings.
 Expected<std::vector<Finding>> replay_served(const RawCheckpoint& raw, const EngineVersion& engine, const std::string& target_architecture,
-                                             const Reading& declared, const HypothesisFacts& facts, ReadingScorer& scorer, const Judged& base, int k);
+                                             const Reading& declared, const HypothesisFacts& facts, ReadingScorer& scorer,
+                                             const Judged& base, int k);
 
 }  // namespace aerie

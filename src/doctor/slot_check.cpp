@@ -51,7 +51,8 @@ std::vector<int32_t> head_words(const Sample& sample, ReadingScorer& scorer, con
 
 }  // namespace
 
-Expected<std::vector<SlotAgreement>> next_token_agreement(const Sample& sample, ReadingScorer& scorer, const TargetTables& target, int most_rows) {
+Expected<std::vector<SlotAgreement>> next_token_agreement(const Sample& sample, ReadingScorer& scorer, const TargetTables& target,
+                                                          int most_rows) {
   const std::vector<Position> positions = find_positions(sample, static_cast<size_t>(std::max(1, most_rows)));
   std::vector<SlotAgreement> out;
   for (size_t s = 0; s < sample.slots.size(); ++s) {
@@ -69,12 +70,13 @@ Expected<std::vector<SlotAgreement>> next_token_agreement(const Sample& sample, 
       out.push_back({use, sample.slots[s].name() + (normed ? " through the final norm" : ""), ratio_interval(parts, 0.95)});
     }
   }
-  std::stable_sort(out.begin(), out.end(), [](const SlotAgreement& a, const SlotAgreement& b) { return a.agreement.value > b.agreement.value; });
+  std::stable_sort(out.begin(), out.end(),
+                   [](const SlotAgreement& a, const SlotAgreement& b) { return a.agreement.value > b.agreement.value; });
   return out;
 }
 
-Expected<TeacherCost> teacher_cost(const Sample& sample, ReadingScorer& scorer, const TargetTables& target, const Reading& reading, const SlotUse& teacher,
-                                   int k, int most_rows) {
+Expected<TeacherCost> teacher_cost(const Sample& sample, ReadingScorer& scorer, const TargetTables& target, const Reading& reading,
+                                   const SlotUse& teacher, int k, int most_rows) {
   const size_t share = static_cast<size_t>(std::max(1, most_rows)) / sample.conversations.size() + 1;
   AERIE_ASSIGN(const Drafter drafter, scorer.drafter(reading));
   ReplayOptions options = replay_options(reading, 1);
@@ -132,10 +134,11 @@ Expected<TeacherCost> teacher_cost(const Sample& sample, ReadingScorer& scorer, 
 }
 
 void add_cost(Finding& finding, const TeacherCost& cost, int k) {
-  finding.text += fmt::format("; drafts that were that teacher's words would have an acceptance length of {} at k = {}, where the target's own would have {}; "
-                              "counted against that teacher, as its trainer's validation counts, this drafter's first draft is right {}, against the "
-                              "target {} ({} rows)",
-                              cost.ceiling.text(), k, k + 1, cost.right_to_it.percent(), cost.right.percent(), cost.rows);
+  finding.text += fmt::format(
+      "; drafts that were that teacher's words would have an acceptance length of {} at k = {}, where the target's own would have {}; "
+      "counted against that teacher, as its trainer's validation counts, this drafter's first draft is right {}, against the "
+      "target {} ({} rows)",
+      cost.ceiling.text(), k, k + 1, cost.right_to_it.percent(), cost.right.percent(), cost.rows);
 }
 
 const SlotAgreement* best_of_slot(const std::vector<SlotAgreement>& slots, int slot) {
@@ -147,16 +150,19 @@ std::vector<Finding> judge_slots(const std::vector<SlotAgreement>& slots, int fi
   const auto percent = [](double share) { return fmt::format("{:.1f} %", 100 * share); };
   const SlotAgreement* it = best_of_slot(slots, final_slot);
   if (it == nullptr || it->agreement.high >= kGreedyShare) return {};
-  const std::string text = fmt::format("the target's head over the state that was taken for the final one ({}) gives {} of the next tokens", it->name,
-                                       percent(it->agreement.value));
+  const std::string text = fmt::format("the target's head over the state that was taken for the final one ({}) gives {} of the next tokens",
+                                       it->name, percent(it->agreement.value));
   const SlotAgreement& best = slots.front();
   if (best.use.slot != final_slot && best.agreement.value >= kCandidate && best.agreement.low > it->agreement.high) {
     return {{Severity::kError, "final-state-is-not-final", fmt::format("{}, over {} {}", text, best.name, percent(best.agreement.value)),
-             "a drafter trained with that state as its teacher learned another model's words, and its validation accuracy is not against the target: "
-             "train with " + best.name}};
+             "a drafter trained with that state as its teacher learned another model's words, and its validation accuracy is not against "
+             "the target: "
+             "train with " +
+                 best.name}};
   }
   return {{Severity::kWarning, "final-state-is-not-final",
-           text + ", where text that the target wrote greedily gives nearly all: it is an earlier block, another target's, or the text was sampled or "
+           text + ", where text that the target wrote greedily gives nearly all: it is an earlier block, another target's, or the text was "
+                  "sampled or "
                   "written by another model",
            "capture the state after the last block, and answers that the target wrote"}};
 }
@@ -164,8 +170,10 @@ std::vector<Finding> judge_slots(const std::vector<SlotAgreement>& slots, int fi
 ReportSection describe(const std::vector<SlotAgreement>& slots) {
   ReportSection out{"final_state", "which stored state gives the next tokens (the target's head over each)", {}, nlohmann::json::array()};
   for (const SlotAgreement& slot : slots) {
-    out.lines.push_back(fmt::format("{:<48} {:5.1f} % [{:.1f}, {:.1f}]", slot.name, 100 * slot.agreement.value, 100 * slot.agreement.low, 100 * slot.agreement.high));
-    out.data.push_back({{"state", slot.name}, {"agreement", slot.agreement.value}, {"low", slot.agreement.low}, {"high", slot.agreement.high}});
+    out.lines.push_back(fmt::format("{:<48} {:5.1f} % [{:.1f}, {:.1f}]", slot.name, 100 * slot.agreement.value, 100 * slot.agreement.low,
+                                    100 * slot.agreement.high));
+    out.data.push_back(
+        {{"state", slot.name}, {"agreement", slot.agreement.value}, {"low", slot.agreement.low}, {"high", slot.agreement.high}});
   }
   return out;
 }

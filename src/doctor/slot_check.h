@@ -19,20 +19,21 @@ struct SlotAgreement {
 
 /// The target's head over each stored state, as it is and through the final norm, against the next token of the answer. At most
 /// `most_rows` positions, spread over the conversations. Best first.
-Expected<std::vector<SlotAgreement>> next_token_agreement(const Sample& sample, ReadingScorer& scorer, const TargetTables& target, int most_rows = 256);
+Expected<std::vector<SlotAgreement>> next_token_agreement(const Sample& sample, ReadingScorer& scorer, const TargetTables& target,
+                                                          int most_rows = 256);
 
 /// What a teacher that is another state than the final one comes to.
 struct TeacherCost {
-  Interval ceiling;         // acceptance length of drafts that are this teacher's words: of a drafter that learned it perfectly
-  Interval right_to_it;     // share of first drafts that are the teacher's word: what its trainer's validation counts ...
-  Interval right;           // ... and those that are the target's
+  Interval ceiling;      // acceptance length of drafts that are this teacher's words: of a drafter that learned it perfectly
+  Interval right_to_it;  // share of first drafts that are the teacher's word: what its trainer's validation counts ...
+  Interval right;        // ... and those that are the target's
   int rows = 0;
 };
 
 /// `reading`: how the drafter is read. The head over `teacher` at the first positions of each answer, k drafts per cycle; at most
 /// `most_rows` positions.
-Expected<TeacherCost> teacher_cost(const Sample& sample, ReadingScorer& scorer, const TargetTables& target, const Reading& reading, const SlotUse& teacher,
-                                   int k, int most_rows = 1024);
+Expected<TeacherCost> teacher_cost(const Sample& sample, ReadingScorer& scorer, const TargetTables& target, const Reading& reading,
+                                   const SlotUse& teacher, int k, int most_rows = 1024);
 
 /// The better of a slot's readings, with and without the final norm; null where it was not looked at.
 const SlotAgreement* best_of_slot(const std::vector<SlotAgreement>& slots, int slot);

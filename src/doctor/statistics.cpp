@@ -8,7 +8,7 @@
 namespace aerie {
 namespace {
 
-double total(std::span<const RatioPart> parts, double RatioPart::* member) {
+double total(std::span<const RatioPart> parts, double RatioPart::*member) {
   double out = 0;
   for (const RatioPart& part : parts) out += part.*member;
   return out;

@@ -17,7 +17,7 @@ struct Interval {
   double value = 0, low = 0, high = 0;
 
   double half_width() const { return (high - low) / 2; }
-  std::string text() const;  // "1.652 [1.601, 1.703]"
+  std::string text() const;     // "1.652 [1.601, 1.703]"
   std::string percent() const;  // of a share: "45.8 % [40.7, 50.8]"
 };
 

@@ -51,7 +51,8 @@ std::vector<Piece> find_pieces(const Sample& sample, std::span<const size_t> con
 /// Every state of the pieces' rows through every slot's columns of fc.
 class Projections {
  public:
-  static Expected<Projections> make(ReadingScorer& scorer, const Reading& base, std::span<const SlotUse> states, std::span<const Piece> pieces) {
+  static Expected<Projections> make(ReadingScorer& scorer, const Reading& base, std::span<const SlotUse> states,
+                                    std::span<const Piece> pieces) {
     Projections out(base.spec);
     AERIE_TRY(out.read_weights(scorer.checkpoint(), base));
     for (const Piece& piece : pieces) out.rows_ += static_cast<size_t>(piece.rows());
@@ -92,7 +93,8 @@ class Projections {
         const float* from = projected_.data() + ((s * taps_ + i) * rows_ + r) * hidden;
         for (size_t c = 0; c < hidden; ++c) to[c] += from[c];
       }
-      const double scale = spec_.feature_norm == FeatureNorm::kConcat ? 1.0 / std::sqrt(squares / static_cast<double>(taps_) + spec_.rms_eps) : 1.0;
+      const double scale =
+          spec_.feature_norm == FeatureNorm::kConcat ? 1.0 / std::sqrt(squares / static_cast<double>(taps_) + spec_.rms_eps) : 1.0;
       for (size_t c = 0; c < hidden; ++c) to[c] = to[c] * static_cast<float>(scale) + (bias_.empty() ? 0.0f : bias_[c]);
     }
   }
@@ -148,7 +150,8 @@ class Projections {
       const float scale = spec_.feature_norm == FeatureNorm::kPerTap ? static_cast<float>(1.0 / std::sqrt(mean + spec_.rms_eps)) : 1.0f;
       for (int c = 0; c < width; ++c) {
         const size_t column = static_cast<size_t>(c);
-        x.row(r)[c] = plain[static_cast<size_t>(r) * static_cast<size_t>(width) + column] * scale * scale_[i * static_cast<size_t>(width) + column];
+        x.row(r)[c] =
+            plain[static_cast<size_t>(r) * static_cast<size_t>(width) + column] * scale * scale_[i * static_cast<size_t>(width) + column];
       }
     }
     const CpuTensor y = spec_.has_fc ? ops.linear(x, fc_[i]) : x;
@@ -160,17 +163,22 @@ class Projections {
 
   const DraftSpec& spec_;
   size_t taps_, rows_ = 0;
-  std::vector<float> scale_, bias_;         // the feature norm's weights [k*Ht], fc's bias [H]
-  std::vector<kernels::PackedMatrix> fc_;   // k x [H, Ht]
-  std::vector<float> projected_;            // [states, k, rows, H]
-  std::vector<double> mean_squares_;        // [states, rows]
+  std::vector<float> scale_, bias_;        // the feature norm's weights [k*Ht], fc's bias [H]
+  std::vector<kernels::PackedMatrix> fc_;  // k x [H, Ht]
+  std::vector<float> projected_;           // [states, k, rows, H]
+  std::vector<double> mean_squares_;       // [states, rows]
 };
 
 /// The mean log-probability of the next tokens for one choice after another.
 class Judge {
  public:
   Judge(ReadingScorer& scorer, const Reading& base, const Drafter& drafter, std::span<const Piece> pieces, const Projections& projections)
-      : scorer_(scorer), base_(base), drafter_(drafter), pieces_(pieces), projections_(projections), to_draft_(invert_d2t(drafter.spec())) {}
+      : scorer_(scorer),
+        base_(base),
+        drafter_(drafter),
+        pieces_(pieces),
+        projections_(projections),
+        to_draft_(invert_d2t(drafter.spec())) {}
 
   double log_likelihood(const Choice& choice, size_t pieces) {
     std::vector<DraftKv> caches;
@@ -203,7 +211,8 @@ class Judge {
     drafter_.logits(scorer_.ops(), head_inputs_.data(), static_cast<int>(n), logits_.data());
     std::vector<double> logs(n, 0.0);
     scorer_.ops().pool().parallel_for(n, 4, [&](size_t begin, size_t end) {
-      for (size_t r = begin; r < end; ++r) logs[r] = wanted_[r] < 0 ? 0.0 : log_probability({logits_.data() + r * vocab, vocab}, wanted_[r]);
+      for (size_t r = begin; r < end; ++r)
+        logs[r] = wanted_[r] < 0 ? 0.0 : log_probability({logits_.data() + r * vocab, vocab}, wanted_[r]);
     });
     double sum = 0;
     size_t covered = 0;
@@ -291,14 +300,17 @@ Expected<TapSearchResult> search_taps(ReadingScorer& scorer, const Reading& base
   TapSearchResult out;
   const size_t taps = base.feature.size();
   Choice declared;
-  for (const SlotUse& use : base.feature) declared.push_back(static_cast<int>(std::find(states.begin(), states.end(), use) - states.begin()));
+  for (const SlotUse& use : base.feature)
+    declared.push_back(static_cast<int>(std::find(states.begin(), states.end(), use) - states.begin()));
   out.possible = ordered_choices(states.size(), taps, size_t{1} << 40);
-  if (taps == 0 || taps > states.size() || std::find(declared.begin(), declared.end(), static_cast<int>(states.size())) != declared.end()) return out;
+  if (taps == 0 || taps > states.size() || std::find(declared.begin(), declared.end(), static_cast<int>(states.size())) != declared.end())
+    return out;
 
   TapSearchOptions bounded = options;
   const uint64_t row_bytes = states.size() * taps * static_cast<uint64_t>(base.spec.hidden) * sizeof(float);
-  bounded.pieces = static_cast<int>(std::min<uint64_t>(static_cast<uint64_t>(options.pieces),
-                                                       std::max<uint64_t>(4, options.max_bytes / (row_bytes * static_cast<uint64_t>(options.rows_per_piece + options.context)))));
+  bounded.pieces = static_cast<int>(std::min<uint64_t>(
+      static_cast<uint64_t>(options.pieces),
+      std::max<uint64_t>(4, options.max_bytes / (row_bytes * static_cast<uint64_t>(options.rows_per_piece + options.context)))));
   const std::vector<Piece> pieces = find_pieces(scorer.sample(), conversations, bounded);
   if (pieces.empty()) return out;
   AERIE_ASSIGN(const Drafter drafter, scorer.drafter(base));

@@ -10,9 +10,9 @@
 namespace aerie {
 namespace {
 
-constexpr int kReach = 8;            // tokens that a mask may be off by and still be recognised
-constexpr double kMost = 0.8;        // share of the answers that a statement about a mask must hold for
-constexpr double kOverfitted = 0.05; // share of the accepted drafts that were lost again
+constexpr int kReach = 8;             // tokens that a mask may be off by and still be recognised
+constexpr double kMost = 0.8;         // share of the answers that a statement about a mask must hold for
+constexpr double kOverfitted = 0.05;  // share of the accepted drafts that were lost again
 
 /// Published drafters, three drafts per cycle, targets of 7 to 8 B parameters: conversations trained on, acceptance length (speculators'
 /// tutorials at 5,000; Qwen2.5-7B at 50,000; SpecForge's and the EAGLE-3 paper's at 135,000 to 600,000).
@@ -45,7 +45,8 @@ Expected<AnswerFrame> AnswerFrame::of_target(const GgufFile& target) {
   AERIE_ASSIGN(const RenderedPrompt asked, chat.render(messages, true));
   AERIE_ASSIGN(const RenderedPrompt told, chat.render(messages, false));
   const std::string with = asked.text(), without = told.text();
-  if (with.size() <= without.size() || with.compare(0, without.size(), without) != 0) return not_found("the target's template has no opening of answers of its own");
+  if (with.size() <= without.size() || with.compare(0, without.size(), without) != 0)
+    return not_found("the target's template has no opening of answers of its own");
   AnswerFrame out;
   AERIE_ASSIGN(out.opening, tokenizer.encode_with_special(with.substr(without.size())));
   for (int32_t id = 0; id < tokenizer.vocab_size(); ++id) {
@@ -81,20 +82,24 @@ std::vector<Finding> MaskCheck::findings() const {
     framed += count;
     if (off == 0 || !most(count)) continue;
     out.push_back({Severity::kWarning, off > 0 ? "mask-begins-late" : "mask-begins-early",
-                   fmt::format("in {} of {} answers the mask begins {} token{} {} the answer: {}", count, answers_, std::abs(off), std::abs(off) == 1 ? "" : "s",
-                               off > 0 ? "into" : "before",
-                               off > 0 ? "their first tokens are never trained on, and the first draft of an answer is weak" : "the template's own words are trained on as answers"),
+                   fmt::format("in {} of {} answers the mask begins {} token{} {} the answer: {}", count, answers_, std::abs(off),
+                               std::abs(off) == 1 ? "" : "s", off > 0 ? "into" : "before",
+                               off > 0 ? "their first tokens are never trained on, and the first draft of an answer is weak"
+                                       : "the template's own words are trained on as answers"),
                    "let the mask be 1 from the first token after the template's opening of an answer to the token that ends the turn"});
   }
   if (framed < (1 - kMost) * answers_) {
     out.push_back({Severity::kWarning, "another-template",
-                   fmt::format("{} of {} answers do not begin after the words with which the target's template asks for one: they were written with another template, "
+                   fmt::format("{} of {} answers do not begin after the words with which the target's template asks for one: they were "
+                               "written with another template, "
                                "and served prompts will not look like them",
                                answers_ - framed, answers_),
                    "capture with the template that is served (aerie capture does)"});
   }
   if (most(end_left_out_) && ended_ == 0) {
-    out.push_back({Severity::kWarning, "mask-without-end", fmt::format("in {} of {} answers the mask leaves out the token that ends the turn: the drafter never learned to end one", end_left_out_, answers_),
+    out.push_back({Severity::kWarning, "mask-without-end",
+                   fmt::format("in {} of {} answers the mask leaves out the token that ends the turn: the drafter never learned to end one",
+                               end_left_out_, answers_),
                    "let the mask take in the token that ends the turn"});
   }
   return out;
@@ -124,19 +129,24 @@ TrainingFacts recorded_training(const nlohmann::json& config) {
 std::vector<Finding> judge_training(const TrainingFacts& facts, const Judged& reading, int replayed, std::optional<int> served) {
   std::vector<Finding> out;
   if (facts.steps && served && *served > *facts.steps) {
-    out.push_back({Severity::kWarning, "drafts-beyond-trained-steps",
-                   fmt::format("{} tokens are drafted, the drafter was trained to draft {}: what lies beyond reads states that it never learned from", *served, *facts.steps),
-                   fmt::format("draft {} or fewer, or train with {} steps", *facts.steps, *served)});
+    out.push_back(
+        {Severity::kWarning, "drafts-beyond-trained-steps",
+         fmt::format("{} tokens are drafted, the drafter was trained to draft {}: what lies beyond reads states that it never learned from",
+                     *served, *facts.steps),
+         fmt::format("draft {} or fewer, or train with {} steps", *facts.steps, *served)});
   }
   if (facts.conversations && *facts.conversations > 0 && replayed == kPublishedDrafts) {
     const double expected = published_length(static_cast<double>(*facts.conversations));
-    const std::string text = fmt::format("trained on {} conversations; published drafters of larger targets trained on as many reach an acceptance length of about {:.1f} to {:.1f} "
-                                         "at {} drafts, this one {}",
-                                         *facts.conversations, std::max(1.0, expected - kBand), expected + kBand, kPublishedDrafts, reading.length.text());
+    const std::string text = fmt::format(
+        "trained on {} conversations; published drafters of larger targets trained on as many reach an acceptance length of about {:.1f} "
+        "to {:.1f} "
+        "at {} drafts, this one {}",
+        *facts.conversations, std::max(1.0, expected - kBand), expected + kBand, kPublishedDrafts, reading.length.text());
     if (reading.length.high < expected - kBand) {
       out.push_back({Severity::kWarning, "less-than-the-data-allows", text, "look for what else is wrong before taking more data"});
     } else {
-      out.push_back({Severity::kNote, "as-the-data-allows", text, "what raises it is more data: about 0.4 for ten times as many conversations, in those results"});
+      out.push_back({Severity::kNote, "as-the-data-allows", text,
+                     "what raises it is more data: about 0.4 for ten times as many conversations, in those results"});
     }
   }
   return out;
@@ -158,7 +168,9 @@ Expected<std::vector<Finding>> judge_training_log(std::string_view text) {
     if (line.empty()) continue;
     const auto parsed = parse_json(line);
     if (!parsed.ok()) return parsed.status().with_context(fmt::format("line {}", number));
-    const auto bad = [&] { return corrupt("line {}: expected step with loss, or with a validation whose walk_acceptance_length is a list of numbers", number); };
+    const auto bad = [&] {
+      return corrupt("line {}: expected step with loss, or with a validation whose walk_acceptance_length is a list of numbers", number);
+    };
     const auto is_number = [](const nlohmann::json& object, const char* key) { return object.contains(key) && object[key].is_number(); };
     if (!parsed->is_object() || !is_number(*parsed, "step")) return bad();
     if (is_number(*parsed, "loss")) {
@@ -171,25 +183,32 @@ Expected<std::vector<Finding>> judge_training_log(std::string_view text) {
     if (!validation.is_object() || !validation.contains("walk_acceptance_length")) return bad();
     const auto& lengths = validation["walk_acceptance_length"];
     if (!lengths.is_array() || lengths.empty() || !lengths.back().is_number()) return bad();
-    validations.push_back({(*parsed)["step"].get<int64_t>(), lengths.back().get<double>(), steps == 0 ? 0.0 : loss / static_cast<double>(steps)});
+    validations.push_back(
+        {(*parsed)["step"].get<int64_t>(), lengths.back().get<double>(), steps == 0 ? 0.0 : loss / static_cast<double>(steps)});
     loss = 0;
     steps = 0;
   }
-  if (validations.size() < 2) return not_found("it has {} validation{} with a walk_acceptance_length, two are needed", validations.size(), validations.size() == 1 ? "" : "s");
-  const auto best = std::max_element(validations.begin(), validations.end(), [](const Validation& a, const Validation& b) { return a.length < b.length; });
+  if (validations.size() < 2)
+    return not_found("it has {} validation{} with a walk_acceptance_length, two are needed", validations.size(),
+                     validations.size() == 1 ? "" : "s");
+  const auto best = std::max_element(validations.begin(), validations.end(),
+                                     [](const Validation& a, const Validation& b) { return a.length < b.length; });
   const Validation& last = validations.back();
   const double lost = best->length - last.length;
   if (lost > kOverfitted * (best->length - 1) && last.loss < best->loss) {
     return std::vector<Finding>{{Severity::kWarning, "overfitted",
-                                 fmt::format("acceptance length on held-out text was best at step {} ({:.3f}) and fell to {:.3f} at step {}, while the loss went on falling ({:.3f} to {:.3f})",
+                                 fmt::format("acceptance length on held-out text was best at step {} ({:.3f}) and fell to {:.3f} at step "
+                                             "{}, while the loss went on falling ({:.3f} to {:.3f})",
                                              best->step, best->length, last.length, last.step, best->loss, last.loss),
                                  fmt::format("take the weights of step {}; more data would help, more epochs do not", best->step)}};
   }
   const double rising = last.length - validations[validations.size() - 2].length;
   const bool still = best == validations.end() - 1 && rising > 0.01 * (last.length - 1);
-  return std::vector<Finding>{{Severity::kNote, still ? "still-rising" : "trained-to-the-end",
-                               fmt::format("acceptance length on held-out text: best {:.3f} at step {}, {:.3f} at the last validation (step {})", best->length, best->step, last.length, last.step),
-                               still ? "it was still rising: train on" : ""}};
+  return std::vector<Finding>{
+      {Severity::kNote, still ? "still-rising" : "trained-to-the-end",
+       fmt::format("acceptance length on held-out text: best {:.3f} at step {}, {:.3f} at the last validation (step {})", best->length,
+                   best->step, last.length, last.step),
+       still ? "it was still rising: train on" : ""}};
 }
 
 }  // namespace aerie

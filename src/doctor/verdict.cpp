@@ -52,19 +52,21 @@ Finding fault(const SearchResult& result, size_t number, int k) {
   const SearchRound& round = result.rounds[number];
   const Judged& winner = round.finalists[*round.winner];
   const std::vector<StandIn> stand_ins = in_use(result, round);
-  if (winner.hypothesis.axis == "taps" && !stand_ins.empty() && differ_in_stand_ins_only(winner.hypothesis.reading, round.base.hypothesis.reading, stand_ins)) {
+  if (winner.hypothesis.axis == "taps" && !stand_ins.empty() &&
+      differ_in_stand_ins_only(winner.hypothesis.reading, round.base.hypothesis.reading, stand_ins)) {
     return {Severity::kNote, "tap-cannot-be-judged",
-            fmt::format("{} does better than {} ({} against {}), but what was declared is not in the trace and may do better still", winner.hypothesis.name,
-                        stand_in_text(stand_ins), winner.length.text(), round.base.length.text()),
+            fmt::format("{} does better than {} ({} against {}), but what was declared is not in the trace and may do better still",
+                        winner.hypothesis.name, stand_in_text(stand_ins), winner.length.text(), round.base.length.text()),
             "capture the declared boundaries too"};
   }
   const Judged* tie = round.tie ? &round.finalists[*round.tie] : nullptr;
   Finding out{Severity::kError, code_of(winner.hypothesis.axis), "", winner.hypothesis.mend};
-  out.text = fmt::format("{}the drafter works with {}, not {}, which costs {:.2f} tokens per verify: acceptance length {} against {} at k = {}, first "
-                         "draft right {} against {}",
-                         number == 0 ? "" : "after that, ", winner.hypothesis.name, number == 0 ? "as declared" : "as it stands then",
-                         winner.length.value - round.base.length.value, winner.length.text(), round.base.length.text(), k, winner.first.percent(),
-                         round.base.first.percent());
+  out.text = fmt::format(
+      "{}the drafter works with {}, not {}, which costs {:.2f} tokens per verify: acceptance length {} against {} at k = {}, first "
+      "draft right {} against {}",
+      number == 0 ? "" : "after that, ", winner.hypothesis.name, number == 0 ? "as declared" : "as it stands then",
+      winner.length.value - round.base.length.value, winner.length.text(), round.base.length.text(), k, winner.first.percent(),
+      round.base.first.percent());
   const std::string cost = reported_cost(winner.hypothesis.axis);
   if (!cost.empty()) out.text += fmt::format(" (elsewhere such a difference has cost {})", cost);
   if (!stand_ins.empty()) {
@@ -82,11 +84,13 @@ Finding fault(const SearchResult& result, size_t number, int k) {
     return out;
   }
   if (is_settled(round)) {
-    out.text += fmt::format("; {} ({}) explains it as well, but leaves out a trained tensor of the files", tie->hypothesis.name, tie->length.text());
+    out.text += fmt::format("; {} ({}) explains it as well, but leaves out a trained tensor of the files", tie->hypothesis.name,
+                            tie->length.text());
     return out;
   }
   out.severity = Severity::kWarning;
-  out.text += fmt::format("; but {} explains it as well ({}), and this trace cannot tell the two apart", tie->hypothesis.name, tie->length.text());
+  out.text +=
+      fmt::format("; but {} explains it as well ({}), and this trace cannot tell the two apart", tie->hypothesis.name, tie->length.text());
   out.fix = fmt::format("one of these: {}; or: {}. A longer trace may tell", winner.hypothesis.mend, tie->hypothesis.mend);
   return out;
 }
@@ -123,7 +127,9 @@ std::optional<int64_t> tokens_that_would_tell(const SearchResult& result) {
   const double conversations = conversations_that_would_tell(result, *open);
   if (conversations > static_cast<double>(result.available)) return std::nullopt;
   constexpr double kRound = 1024;
-  return static_cast<int64_t>(std::ceil(static_cast<double>(result.tokens) * conversations / static_cast<double>(result.searched + result.judging) / kRound) * kRound);
+  return static_cast<int64_t>(
+      std::ceil(static_cast<double>(result.tokens) * conversations / static_cast<double>(result.searched + result.judging) / kRound) *
+      kRound);
 }
 
 std::vector<Finding> verdict(const SearchResult& result, int k) {
@@ -139,27 +145,32 @@ std::vector<Finding> verdict(const SearchResult& result, int k) {
   if (last.winner) return out;
   if (const Judged* maybe = perhaps(last)) {
     const std::optional<int64_t> tokens = out.empty() ? tokens_that_would_tell(result) : std::nullopt;
-    out.push_back({Severity::kNote, "perhaps-" + code_of(maybe->hypothesis.axis).substr(6),
-                   fmt::format("{} does better on this trace by {} tokens per verify, which may be chance: about {:.0f} conversations would tell",
-                               maybe->hypothesis.name, maybe->gain.text(), std::ceil(conversations_that_would_tell(result, maybe->gain) / 10) * 10),
-                   tokens ? fmt::format("look at more of this trace before changing anything: --sample-tokens {}", *tokens)
-                          : std::string("give a longer trace before changing anything")});
+    out.push_back(
+        {Severity::kNote, "perhaps-" + code_of(maybe->hypothesis.axis).substr(6),
+         fmt::format("{} does better on this trace by {} tokens per verify, which may be chance: about {:.0f} conversations would tell",
+                     maybe->hypothesis.name, maybe->gain.text(), std::ceil(conversations_that_would_tell(result, maybe->gain) / 10) * 10),
+         tokens ? fmt::format("look at more of this trace before changing anything: --sample-tokens {}", *tokens)
+                : std::string("give a longer trace before changing anything")});
   }
   if (out.empty() || out.front().severity == Severity::kNote) {
     const std::vector<StandIn> stand_ins = in_use(result, last);
-    const std::string how = stand_ins.empty() ? "as declared" : fmt::format("as declared ({}, which the trace does not hold)", stand_in_text(stand_ins));
+    const std::string how =
+        stand_ins.empty() ? "as declared" : fmt::format("as declared ({}, which the trace does not hold)", stand_in_text(stand_ins));
     const bool poor = last.base.first.high < kPoorFirst;
-    out.insert(out.begin(),
-               poor ? Finding{Severity::kWarning, "poor-in-every-reading",
-                              fmt::format("no reading of these files makes the drafter work on these states: {} its first draft is right {} of "
-                                          "the time, acceptance length {} at k = {}",
-                                          how, last.base.first.percent(), last.base.length.text(), k),
-                              "look at the weights, the training, and whether these states are of the target that it was trained for"}
-                    : Finding{Severity::kNote, "no-fault-found",
-                              fmt::format("no fault found in how the drafter is read: {} its acceptance length is {} at k = {}, and none of {} "
-                                          "other readings does better; one that costs less than {:.3f} tokens per verify could not be seen in this trace",
-                                          how, last.base.length.text(), k, last.tried, std::max({result.visible, kLeastGain, kLeastShare * (last.base.length.value - 1)})),
-                              ""});
+    out.insert(
+        out.begin(),
+        poor ? Finding{Severity::kWarning, "poor-in-every-reading",
+                       fmt::format("no reading of these files makes the drafter work on these states: {} its first draft is right {} of "
+                                   "the time, acceptance length {} at k = {}",
+                                   how, last.base.first.percent(), last.base.length.text(), k),
+                       "look at the weights, the training, and whether these states are of the target that it was trained for"}
+             : Finding{Severity::kNote, "no-fault-found",
+                       fmt::format(
+                           "no fault found in how the drafter is read: {} its acceptance length is {} at k = {}, and none of {} "
+                           "other readings does better; one that costs less than {:.3f} tokens per verify could not be seen in this trace",
+                           how, last.base.length.text(), k, last.tried,
+                           std::max({result.visible, kLeastGain, kLeastShare * (last.base.length.value - 1)})),
+                       ""});
   }
   return out;
 }
@@ -180,7 +191,8 @@ std::vector<Finding> judge_coverage(const SearchResult& result) {
   const double coverage = result.rounds.back().base.score.summary.coverage();
   if (coverage >= kLittle) return {};
   return {{Severity::kWarning, "draft-vocab-covers-little",
-           fmt::format("{:.1f} % of the tokens that the target wrote are outside the draft vocabulary and can never be drafted", 100 * (1 - coverage)),
+           fmt::format("{:.1f} % of the tokens that the target wrote are outside the draft vocabulary and can never be drafted",
+                       100 * (1 - coverage)),
            "choose the draft vocabulary from the target's own answers on this kind of prompt, or a larger one"}};
 }
 
@@ -191,42 +203,63 @@ nlohmann::json to_json(const Judged& judged) {
   for (const StepAcceptance& step : judged.score.summary.steps) {
     steps.push_back({{"unconditional", step.unconditional()}, {"conditional", step.conditional()}});
   }
-  return {{"axis", judged.hypothesis.axis}, {"name", judged.hypothesis.name}, {"mend", judged.hypothesis.mend}, {"first_draft", interval_json(judged.first)},
-          {"acceptance_length", interval_json(judged.length)}, {"gain", interval_json(judged.gain)}, {"beats", judged.beats}, {"steps", steps}};
+  return {{"axis", judged.hypothesis.axis},
+          {"name", judged.hypothesis.name},
+          {"mend", judged.hypothesis.mend},
+          {"first_draft", interval_json(judged.first)},
+          {"acceptance_length", interval_json(judged.length)},
+          {"gain", interval_json(judged.gain)},
+          {"beats", judged.beats},
+          {"steps", steps}};
 }
 
 }  // namespace
 
 ReportSection describe(const SearchResult& result, const Sample& sample, int k, std::span<const double> validated) {
-  ReportSection out{"hypotheses", fmt::format("how the drafter does on stored states, reading by reading (k = {})", k), {}, nlohmann::json::object()};
+  ReportSection out{
+      "hypotheses", fmt::format("how the drafter does on stored states, reading by reading (k = {})", k), {}, nlohmann::json::object()};
   out.lines.push_back(sample.how);
   out.lines.push_back(fmt::format("states: {}", fmt::join(sample.slot_names(), ", ")));
   nlohmann::json rounds = nlohmann::json::array();
   for (const SearchRound& round : result.rounds) {
     if (&round != &result.rounds.front()) out.lines.push_back("");
-    out.lines.push_back(fmt::format("{:<44} {:<24} {:<24} {}", "reading", "acceptance length", "first draft right", "gain on the judging half"));
-    out.lines.push_back(fmt::format("{:<44} {:<24} {:<24}", round.base.hypothesis.name, round.base.length.text(), round.base.first.percent()));
+    out.lines.push_back(
+        fmt::format("{:<44} {:<24} {:<24} {}", "reading", "acceptance length", "first draft right", "gain on the judging half"));
+    out.lines.push_back(
+        fmt::format("{:<44} {:<24} {:<24}", round.base.hypothesis.name, round.base.length.text(), round.base.first.percent()));
     nlohmann::json finalists = nlohmann::json::array();
     for (size_t i = 0; i < round.finalists.size(); ++i) {
       const Judged& judged = round.finalists[i];
-      out.lines.push_back(fmt::format("{:<44} {:<24} {:<24} {}{}", judged.hypothesis.name, judged.length.text(), judged.first.percent(), judged.gain.text(),
-                                      round.winner == i ? "  <- named" : ""));
+      out.lines.push_back(fmt::format("{:<44} {:<24} {:<24} {}{}", judged.hypothesis.name, judged.length.text(), judged.first.percent(),
+                                      judged.gain.text(), round.winner == i ? "  <- named" : ""));
       finalists.push_back(to_json(judged));
     }
-    out.lines.push_back(fmt::format("{} readings tried ({} of {} choices of taps on {} rows); {} change no draft here; shown are those that came closest",
-                                    round.tried, round.taps.tried, round.taps.possible, round.taps.rows, round.without_effect));
-    rounds.push_back({{"base", to_json(round.base)}, {"finalists", finalists}, {"tried", round.tried}, {"without_effect", round.without_effect},
-                      {"tap_choices", round.taps.tried}, {"tap_choices_possible", round.taps.possible},
+    out.lines.push_back(
+        fmt::format("{} readings tried ({} of {} choices of taps on {} rows); {} change no draft here; shown are those that came closest",
+                    round.tried, round.taps.tried, round.taps.possible, round.taps.rows, round.without_effect));
+    rounds.push_back({{"base", to_json(round.base)},
+                      {"finalists", finalists},
+                      {"tried", round.tried},
+                      {"without_effect", round.without_effect},
+                      {"tap_choices", round.taps.tried},
+                      {"tap_choices_possible", round.taps.possible},
                       {"winner", round.winner ? nlohmann::json(*round.winner) : nlohmann::json()},
                       {"tie", round.tie ? nlohmann::json(*round.tie) : nlohmann::json()}});
   }
   if (!result.rounds.empty()) {
-    out.lines.push_back(fmt::format("{} conversations were searched and the other {} judged; acceptance length: tokens per verify, the target's own "
-                                    "included; 95 % intervals over conversations, those of the gains wide enough for one false alarm in {:.0f} diagnoses",
-                                    result.searched, result.judging, 1 / kFalseAlarms));
+    out.lines.push_back(
+        fmt::format("{} conversations were searched and the other {} judged; acceptance length: tokens per verify, the target's own "
+                    "included; 95 % intervals over conversations, those of the gains wide enough for one false alarm in {:.0f} diagnoses",
+                    result.searched, result.judging, 1 / kFalseAlarms));
   }
-  out.data = {{"k", k}, {"conversations", sample.conversations.size()}, {"tokens", sample.tokens}, {"rows", sample.rows},
-              {"states", sample.slot_names()}, {"too_little", result.too_little}, {"visible", result.visible}, {"rounds", rounds}};
+  out.data = {{"k", k},
+              {"conversations", sample.conversations.size()},
+              {"tokens", sample.tokens},
+              {"rows", sample.rows},
+              {"states", sample.slot_names()},
+              {"too_little", result.too_little},
+              {"visible", result.visible},
+              {"rounds", rounds}};
   out.charts = breakdown(result, sample, validated);
   for (const Chart& chart : out.charts) {
     if (chart.name == "readings" || chart.name == "length_histogram") continue;  // one stands above, the other is for the eye

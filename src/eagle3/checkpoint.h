@@ -27,7 +27,7 @@ struct DraftCheckpoint {
 
 /// What a person knows about a drafter and its files do not say.
 struct OpenOptions {
-  std::vector<int> taps;  // ordered boundaries that replace those of the files; empty: the files' own
+  std::vector<int> taps;                        // ordered boundaries that replace those of the files; empty: the files' own
   std::optional<LayerIdConvention> convention;  // how the files' layer ids are read; none: as the dialect has it
   int target_blocks = 0;                        // N of the target, for default taps; 0: not known
   std::string target_architecture;              // "DeepseekV3ForCausalLM"; some ids depend on it; "": not known

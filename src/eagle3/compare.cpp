@@ -51,7 +51,8 @@ Expected<std::vector<Finding>> source_findings(const DraftCheckpoint& given, con
   for (const std::string& difference : differing_fields(given.spec, source.spec)) {
     const bool positions = difference.rfind("max_positions:", 0) == 0;
     out.push_back({positions ? Severity::kWarning : Severity::kError, "differs-from-source",
-                   fmt::format("another forward than the source's, {}", difference), "state it as the source does, or convert the source anew"});
+                   fmt::format("another forward than the source's, {}", difference),
+                   "state it as the source does, or convert the source anew"});
   }
   AERIE_ASSIGN(std::vector<WeightDifference> weights, differing_weights(source, given));
   if (weights.empty()) return out;

@@ -32,7 +32,8 @@ constexpr FormatName kFormats[] = {{DraftFormat::kSpeculators, "speculators"},
                                    {DraftFormat::kGguf, "gguf"}};
 
 /// The tensors as F32, whose bytes `made` owns.
-Expected<std::map<std::string, TensorView>> widened(const std::map<std::string, TensorView>& tensors, std::vector<std::vector<float>>& made) {
+Expected<std::map<std::string, TensorView>> widened(const std::map<std::string, TensorView>& tensors,
+                                                    std::vector<std::vector<float>>& made) {
   std::map<std::string, TensorView> out = tensors;
   made.reserve(tensors.size());
   for (auto& [name, tensor] : out) {
@@ -84,7 +85,8 @@ Expected<std::vector<float>> forward_of(const DraftCheckpoint& checkpoint, Threa
   };
   tables.head = [&spec](const float* x, int n, float* logits) {
     for (int r = 0; r < n; ++r) {
-      for (int t = 0; t < spec.vocab; ++t) logits[static_cast<ptrdiff_t>(r) * spec.vocab + t] = x[static_cast<ptrdiff_t>(r) * spec.hidden + t % spec.hidden];
+      for (int t = 0; t < spec.vocab; ++t)
+        logits[static_cast<ptrdiff_t>(r) * spec.vocab + t] = x[static_cast<ptrdiff_t>(r) * spec.hidden + t % spec.hidden];
     }
   };
   AERIE_ASSIGN(const Drafter drafter, Drafter::create(checkpoint, tables, DraftPrecision::kFloat32));
@@ -97,7 +99,8 @@ Expected<std::vector<float>> forward_of(const DraftCheckpoint& checkpoint, Threa
   for (uint16_t& value : features) value = f32_to_bf16(normal(random));
   DraftKv kv = drafter.new_kv();
   std::vector<DraftRow> rows(kRows);
-  for (int r = 0; r < kRows; ++r) rows[static_cast<size_t>(r)] = {static_cast<int32_t>(random() % static_cast<unsigned>(spec.vocab)), r, &kv};
+  for (int r = 0; r < kRows; ++r)
+    rows[static_cast<size_t>(r)] = {static_cast<int32_t>(random() % static_cast<unsigned>(spec.vocab)), r, &kv};
   DraftStates states;
   drafter.step0(ops, rows, features.data(), states);
   std::vector<float> logits(static_cast<size_t>(kRows) * static_cast<size_t>(spec.draft_vocab));
@@ -152,7 +155,8 @@ Status convert_drafter(const DraftCheckpoint& checkpoint, const std::string& pat
   if (fs::exists(path, error)) return invalid_argument("{}: is there already, give a name that is not taken", path);
   const bool gguf = format == DraftFormat::kGguf;
   if (gguf != (fs::path(path).extension() == ".gguf")) {
-    return invalid_argument("{}: the format {} is written to {}", path, draft_format_name(format), gguf ? "a file whose name ends in .gguf" : "a folder");
+    return invalid_argument("{}: the format {} is written to {}", path, draft_format_name(format),
+                            gguf ? "a file whose name ends in .gguf" : "a folder");
   }
   const std::string fresh = fmt::format("{}.new.{}{}", path, ::getpid(), gguf ? ".gguf" : "");
   const auto work = [&]() -> Status {

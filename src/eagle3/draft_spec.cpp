@@ -61,7 +61,8 @@ Status check_rope(const DraftSpec& spec) {
   if (r.kind == RopeScalingKind::kLlama3) {
     AERIE_TRY(check_positive("rope_scaling.low_freq_factor", r.low_freq_factor));
     AERIE_TRY(check_positive("rope_scaling.high_freq_factor", r.high_freq_factor));
-    if (r.low_freq_factor == r.high_freq_factor) return corrupt("rope_scaling's low_freq_factor and high_freq_factor are both {}", r.low_freq_factor);
+    if (r.low_freq_factor == r.high_freq_factor)
+      return corrupt("rope_scaling's low_freq_factor and high_freq_factor are both {}", r.low_freq_factor);
     return {};
   }
   AERIE_TRY(check_positive("rope_scaling.beta_fast", r.beta_fast));
@@ -88,7 +89,8 @@ Status check_attention(const DraftSpec& spec) {
   if (spec.nope_dim + spec.rope_dim != spec.head_dim) {
     return corrupt("head_dim is {}, expected nope_dim + rope_dim = {} + {}", spec.head_dim, spec.nope_dim, spec.rope_dim);
   }
-  if (spec.kv_heads != spec.heads) return corrupt("kv_heads is {}, with MLA attention it equals heads, which is {}", spec.kv_heads, spec.heads);
+  if (spec.kv_heads != spec.heads)
+    return corrupt("kv_heads is {}, with MLA attention it equals heads, which is {}", spec.kv_heads, spec.heads);
   if (spec.qk_norm || spec.qkv_bias) return corrupt("qk_norm and qkv_bias have no meaning with MLA attention");
   return {};
 }

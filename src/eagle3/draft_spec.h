@@ -53,27 +53,27 @@ struct DraftSpec {
   LayerLayout layout = LayerLayout::kInputNorm;  // of the layers after the first
   AttentionKind attention = AttentionKind::kGqa;
   int heads = 0, kv_heads = 0;
-  int head_dim = 0;                         // of queries and keys; MLA: nope_dim + rope_dim
-  int q_rank = 0, kv_rank = 0;              // MLA: q_lora_rank (0: q is projected directly) and kv_lora_rank
-  int nope_dim = 0, v_dim = 0;              // MLA: the part of a key that is not rotated, the width of a value
-  float latent_eps = 1e-6f;                 // MLA: of the norms of q_a and kv_a, which DeepSeek's code makes without rms_eps
+  int head_dim = 0;             // of queries and keys; MLA: nope_dim + rope_dim
+  int q_rank = 0, kv_rank = 0;  // MLA: q_lora_rank (0: q is projected directly) and kv_lora_rank
+  int nope_dim = 0, v_dim = 0;  // MLA: the part of a key that is not rotated, the width of a value
+  float latent_eps = 1e-6f;     // MLA: of the norms of q_a and kv_a, which DeepSeek's code makes without rms_eps
   int intermediate = 0;
-  bool has_fc = true;                       // false: the feature is h itself (one tap of the drafter's own width)
+  bool has_fc = true;  // false: the feature is h itself (one tap of the drafter's own width)
   bool fc_bias = false;
   bool qkv_bias = false, o_bias = false, mlp_bias = false;
-  bool qk_norm = false;                     // an RMSNorm of head_dim on every head's query and key, before RoPE (Qwen3)
+  bool qk_norm = false;  // an RMSNorm of head_dim on every head's query and key, before RoPE (Qwen3)
   FeatureNorm feature_norm = FeatureNorm::kNone;
-  bool norm_before_residual = false;        // the first layer's residual is rms(h, hidden_norm) rather than h
-  bool feature_normed_twice = false;        // hidden_norm reads rms(h, input_layernorm) rather than h (ModelOpt's trainer)
+  bool norm_before_residual = false;  // the first layer's residual is rms(h, hidden_norm) rather than h
+  bool feature_normed_twice = false;  // hidden_norm reads rms(h, input_layernorm) rather than h (ModelOpt's trainer)
   Feedback feedback = Feedback::kPreNorm;
-  bool head_norm = true;                    // false: the head reads z as it is (SpecForge 0.2.0 with norm_output false)
-  float logit_scale = 1.0f;                 // multiplies the logits
+  bool head_norm = true;     // false: the head reads z as it is (SpecForge 0.2.0 with norm_output false)
+  float logit_scale = 1.0f;  // multiplies the logits
   float rope_theta = 10000.0f;
   RopeScaling rope_scaling;
-  int rope_dim = 0;                         // values of a head that are rotated, its first ones (MLA: its last ones); even
-  bool rope_interleaved = false;            // pairs (2j, 2j+1) rather than (j, j + rope_dim/2)
-  float attention_scale = 1.0f;             // multiplies 1/sqrt(head_dim) (DeepSeek's YaRN: mscale squared)
-  int sliding_window = 0;                   // a row sees this many rows, itself included; 0: all
+  int rope_dim = 0;               // values of a head that are rotated, its first ones (MLA: its last ones); even
+  bool rope_interleaved = false;  // pairs (2j, 2j+1) rather than (j, j + rope_dim/2)
+  float attention_scale = 1.0f;   // multiplies 1/sqrt(head_dim) (DeepSeek's YaRN: mscale squared)
+  int sliding_window = 0;         // a row sees this many rows, itself included; 0: all
   float rms_eps = 1e-6f;
   int max_positions = 0;
   bool own_embedding = false;      // the checkpoint has embed_tokens; otherwise the target's table is used (needs H == Ht)

@@ -89,9 +89,8 @@ typename Ops::Qkv project_mla(Ops& ops, const DraftSpec& spec, const DraftLayerW
 
 /// One layer for n rows; its output is h of the next layer.
 template <class Ops, class Attend>
-typename Ops::Tensor draft_layer(Ops& ops, const DraftSpec& spec, const DraftLayerWeights<Ops>& w, int layer,
-                                 const typename Ops::Tensor& e, const typename Ops::Tensor& h, const typename Ops::Positions& positions,
-                                 Attend&& attend) {
+typename Ops::Tensor draft_layer(Ops& ops, const DraftSpec& spec, const DraftLayerWeights<Ops>& w, int layer, const typename Ops::Tensor& e,
+                                 const typename Ops::Tensor& h, const typename Ops::Positions& positions, Attend&& attend) {
   auto [x, residual] = layer_input(ops, spec, w, layer, e, h);
   const bool is_mla = spec.attention == AttentionKind::kMla;
   auto [q, k, v] = is_mla ? project_mla(ops, spec, w, x, positions) : project_gqa(ops, spec, w, x, positions);

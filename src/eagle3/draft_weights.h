@@ -19,21 +19,21 @@ struct Linear {
 template <class Ops>
 struct DraftLayerWeights {
   using Vector = typename Ops::Vector;
-  Vector input_layernorm;  // [H]
-  Vector hidden_norm;      // [H]
-  Linear<Ops> q;           // [heads*head_dim, in]; MLA: where q_rank is 0
-  Linear<Ops> k, v;        // [kv_heads*head_dim, in]
-  Vector q_norm, k_norm;   // [head_dim]
-  Linear<Ops> q_a;         // MLA: [q_rank, in]
-  Vector q_a_norm;         //      [q_rank]
-  Linear<Ops> q_b;         //      [heads*head_dim, q_rank]
-  Linear<Ops> kv_a;        //      [kv_rank + rope_dim, in]
-  Vector kv_a_norm;        //      [kv_rank]
-  Linear<Ops> kv_b;        //      [heads*(nope_dim + v_dim), kv_rank]
-  Linear<Ops> o;           // [H, heads*value_dim]
+  Vector input_layernorm;           // [H]
+  Vector hidden_norm;               // [H]
+  Linear<Ops> q;                    // [heads*head_dim, in]; MLA: where q_rank is 0
+  Linear<Ops> k, v;                 // [kv_heads*head_dim, in]
+  Vector q_norm, k_norm;            // [head_dim]
+  Linear<Ops> q_a;                  // MLA: [q_rank, in]
+  Vector q_a_norm;                  //      [q_rank]
+  Linear<Ops> q_b;                  //      [heads*head_dim, q_rank]
+  Linear<Ops> kv_a;                 //      [kv_rank + rope_dim, in]
+  Vector kv_a_norm;                 //      [kv_rank]
+  Linear<Ops> kv_b;                 //      [heads*(nope_dim + v_dim), kv_rank]
+  Linear<Ops> o;                    // [H, heads*value_dim]
   Vector post_attention_layernorm;  // [H]
-  Linear<Ops> gate, up;    // [I, H]
-  Linear<Ops> down;        // [H, I]
+  Linear<Ops> gate, up;             // [I, H]
+  Linear<Ops> down;                 // [H, I]
 };
 
 template <class Ops>
@@ -43,7 +43,7 @@ struct DraftWeights {
   std::vector<Vector> fc_norm;  // k x [Ht]  only FeatureNorm::kPerTap
   Linear<Ops> fc;               // [H, k*Ht]
   std::vector<DraftLayerWeights<Ops>> layers;
-  Vector norm;                  // [H]
+  Vector norm;                   // [H]
   typename Ops::Matrix lm_head;  // [Vd, H]
 };
 

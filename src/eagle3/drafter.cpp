@@ -16,7 +16,11 @@ int padded_head_dim(const DraftSpec& spec) { return (std::max(spec.head_dim, spe
 class KvAttend {
  public:
   KvAttend(CpuOps& ops, const DraftSpec& spec, std::span<const DraftRow> rows)
-      : ops_(ops), spec_(spec), rows_(rows), width_(padded_head_dim(spec)), visibility_(ops.scratch<AttentionRow>(rows.size())),
+      : ops_(ops),
+        spec_(spec),
+        rows_(rows),
+        width_(padded_head_dim(spec)),
+        visibility_(ops.scratch<AttentionRow>(rows.size())),
         plan_(ops.attention(spec.heads, spec.kv_heads, width_, rows[0].kv->type())) {
     int group = 0;
     for (size_t r = 0; r < rows.size(); ++r) {
@@ -97,7 +101,7 @@ void round_to_bf16(const std::vector<float>& row, std::vector<uint16_t>& out) {
 
 Status pack(const TensorView& tensor, DraftPrecision precision, kernels::PackedMatrix& out) {
   using kernels::TileFormat;
-  const TileFormat format = precision == DraftPrecision::kFloat32         ? TileFormat::kF32
+  const TileFormat format = precision == DraftPrecision::kFloat32  ? TileFormat::kF32
                             : tensor.cols() % kernels::kBlock == 0 ? TileFormat::kQ8
                                                                    : TileFormat::kBf16;
   out = {format, static_cast<int>(tensor.rows()), static_cast<int>(tensor.cols())};
@@ -221,7 +225,8 @@ CpuTensor Drafter::embed(CpuOps& ops, std::span<const DraftRow> rows) const {
 void Drafter::run(CpuOps& ops, std::span<const DraftRow> rows, CpuTensor h, DraftStates& out) const {
   const std::span<int> positions = ops.scratch<int>(rows.size());
   std::transform(rows.begin(), rows.end(), positions.begin(), [](const DraftRow& row) { return row.position; });
-  const DraftStep<CpuOps> step = draft_step<CpuOps>(ops, spec_, weights_->forward, embed(ops, rows), h, positions, KvAttend(ops, spec_, rows));
+  const DraftStep<CpuOps> step =
+      draft_step<CpuOps>(ops, spec_, weights_->forward, embed(ops, rows), h, positions, KvAttend(ops, spec_, rows));
   const size_t width = static_cast<size_t>(spec_.hidden);
   out.head_input.resize(rows.size() * width);
   out.feedback.resize(rows.size() * width);
@@ -247,7 +252,8 @@ void Drafter::step0(CpuOps& ops, std::span<const DraftRow> rows, const uint16_t*
 }
 
 void Drafter::step0(CpuOps& ops, std::span<const DraftRow> rows, const float* features, DraftStates& out) const {
-  first_step(ops, rows, features, [](float value) { return value; }, out);
+  first_step(
+      ops, rows, features, [](float value) { return value; }, out);
 }
 
 void Drafter::step(CpuOps& ops, std::span<const DraftRow> rows, const float* h, DraftStates& out) const {

@@ -24,9 +24,7 @@ bool boundaries_only(const DraftSpec& s) {
 }
 
 /// Without a t2d that confirms it, a map of the target's first ids looks like one that was never filled.
-bool map_can_be_told(const DraftSpec& s) {
-  return s.d2t.empty() || s.draft_vocab == s.vocab || !vocab_map_shape(s).identity;
-}
+bool map_can_be_told(const DraftSpec& s) { return s.d2t.empty() || s.draft_vocab == s.vocab || !vocab_map_shape(s).identity; }
 constexpr const char* kUnfilled = "without a t2d, the target's first ids look like a map that was never filled";
 
 /// llama.cpp's graph of the architecture (src/models/eagle3.cpp): what it computes, whatever a file says.
@@ -63,7 +61,8 @@ std::vector<Demand> demands_of_layers(const DraftSpec& s, bool o_bias_key) {
           {"o_bias", !s.o_bias || !mla, "a drafter with MLA has none"},
           {"o_bias", s.o_bias == (s.qkv_bias || (o_bias_key && s.fc_bias)), "one key gives it to q, k, v and o"},
           {"rope_interleaved", !s.rope_interleaved || mla, "only MLA's rotation is stated so"},
-          {"rope_scaling", !(mla && yarn) || mscales, "no values of DeepSeek's mscale and mscale_all_dim give this magnitude and attention_scale"},
+          {"rope_scaling", !(mla && yarn) || mscales,
+           "no values of DeepSeek's mscale and mscale_all_dim give this magnitude and attention_scale"},
           {"latent_eps", !mla || s.latent_eps == 1e-6f, "DeepSeek's code fixes it at 1e-6"},
           {"attention_scale", s.attention_scale == 1.0f || mscales, "only YaRN with MLA sets it"}};
 }
@@ -157,7 +156,8 @@ Status check_served_by_sglang(const DraftSpec& spec, const ServedTarget& target,
   if (spec.own_embedding && !read.spec->own_embedding) {
     return refuse("own_embedding", "SGLang puts the target's embedding in its place, unless the widths differ");
   }
-  for (const ServedDifference& difference : read.differences) return refuse(difference.field, fmt::format("{} has {}", read.engine, difference.served));
+  for (const ServedDifference& difference : read.differences)
+    return refuse(difference.field, fmt::format("{} has {}", read.engine, difference.served));
   for (const std::vector<Finding>* findings : {&read.refusals, &read.misreadings}) {
     for (const Finding& finding : *findings) {
       if (finding.severity == Severity::kError) return refuse("taps", finding.text);

@@ -15,7 +15,8 @@ std::string finding_text(const Finding& finding, const std::string& indent, cons
 
 nlohmann::json findings_json(const std::vector<Finding>& findings) {
   nlohmann::json out = nlohmann::json::array();
-  for (const Finding& f : findings) out.push_back({{"severity", severity_name(f.severity)}, {"code", f.code}, {"text", f.text}, {"fix", f.fix}});
+  for (const Finding& f : findings)
+    out.push_back({{"severity", severity_name(f.severity)}, {"code", f.code}, {"text", f.text}, {"fix", f.fix}});
   return out;
 }
 

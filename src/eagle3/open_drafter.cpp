@@ -11,7 +11,7 @@ Expected<DraftCheckpoint> read_drafter(const std::string& path, const OpenOption
   AERIE_ASSIGN(const RawCheckpoint raw, RawCheckpoint::open(path));
   const auto load = [&]() -> Expected<DraftCheckpoint> {
     AERIE_ASSIGN(const Recognised as, recognise(raw));
-    auto out = as.dialect == Dialect::kGguf           ? gguf_eagle3::load_checkpoint(raw, options)
+    auto out = as.dialect == Dialect::kGguf          ? gguf_eagle3::load_checkpoint(raw, options)
                : as.dialect == Dialect::kSpeculators ? speculators::load_checkpoint(raw, options)
                                                      : flat::load_checkpoint(raw, as.dialect, options);
     if (!out.ok()) return out;

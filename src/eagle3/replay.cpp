@@ -11,7 +11,12 @@ namespace {
 class Replayer {
  public:
   Replayer(const Drafter& drafter, CpuOps& ops, const ReplayTrace& trace, const ReplayOptions& options)
-      : drafter_(drafter), ops_(ops), trace_(trace), options_(options), batch_rows_(options.batch_rows), width_(static_cast<size_t>(drafter.spec().hidden)) {}
+      : drafter_(drafter),
+        ops_(ops),
+        trace_(trace),
+        options_(options),
+        batch_rows_(options.batch_rows),
+        width_(static_cast<size_t>(drafter.spec().hidden)) {}
 
   /// `drafts`: empty, or [starts, steps].
   void run(std::vector<ReplayStart>& starts, std::span<int32_t> drafts) {
@@ -109,9 +114,11 @@ Status check(const DraftSpec& spec, const ReplayTrace& trace, const ReplayOption
     return invalid_argument("replay of {} drafts a cycle was asked for, expected 0 to {}", options.steps, kMaxReplaySteps);
   }
   if (options.batch_rows < 1) return invalid_argument("batch_rows is {}, expected at least 1", options.batch_rows);
-  if (options.token_shift < -1 || options.token_shift > 0) return invalid_argument("token_shift is {}, expected -1 or 0", options.token_shift);
+  if (options.token_shift < -1 || options.token_shift > 0)
+    return invalid_argument("token_shift is {}, expected -1 or 0", options.token_shift);
   if (std::abs(options.step_stride) > kMaxReplaySteps || std::abs(options.step_offset) > kMaxReplaySteps) {
-    return invalid_argument("step_stride is {} and step_offset {}, expected at most {}", options.step_stride, options.step_offset, kMaxReplaySteps);
+    return invalid_argument("step_stride is {} and step_offset {}, expected at most {}", options.step_stride, options.step_offset,
+                            kMaxReplaySteps);
   }
   const size_t tokens = trace.tokens.size();
   if (tokens > (size_t{1} << 30)) return resource_error("the trace has {} tokens, more than can be replayed", tokens);

@@ -42,9 +42,9 @@ struct ReplayOptions {
   int batch_rows = 64;  // rows that are computed together; has no influence on any result
   bool keep_drafts = false;
   // Ways to feed a drafter otherwise than it is served, for finding out how it was trained.
-  int token_shift = 0;     // row i reads token i + 1 + token_shift: -1 or 0; what it is compared with does not change
-  int step_stride = 1;     // step s stands at position row + s * step_stride ...
-  int step_offset = 0;     // ... + step_offset, where s > 0; the position is never below 0
+  int token_shift = 0;  // row i reads token i + 1 + token_shift: -1 or 0; what it is compared with does not change
+  int step_stride = 1;  // step s stands at position row + s * step_stride ...
+  int step_offset = 0;  // ... + step_offset, where s > 0; the position is never below 0
 };
 
 /// A run of generated tokens, both ends included.

@@ -98,11 +98,12 @@ void compare_theta(const DraftSpec& spec, const TargetFacts& target, std::vector
   if (p != spec.provenance.end() && p->second.source == Source::kDefaulted) return;  // reading it said so already
   // What an exporter writes that did not find the trained value, or that of another schema.
   const bool class_default = spec.rope_theta == 10000.0f;
-  out.push_back({class_default ? Severity::kWarning : Severity::kNote, "rope-theta-not-the-targets",
-                 fmt::format("rope_theta is {}{}, the target's {}: a drafter may well be trained so, but an exporter that lost the value writes "
-                             "this too",
-                             spec.rope_theta, class_default ? ", the default of config classes" : "", target.rope_theta),
-                 "look the value up where the drafter was trained"});
+  out.push_back(
+      {class_default ? Severity::kWarning : Severity::kNote, "rope-theta-not-the-targets",
+       fmt::format("rope_theta is {}{}, the target's {}: a drafter may well be trained so, but an exporter that lost the value writes "
+                   "this too",
+                   spec.rope_theta, class_default ? ", the default of config classes" : "", target.rope_theta),
+       "look the value up where the drafter was trained"});
 }
 
 }  // namespace
@@ -124,11 +125,12 @@ Expected<std::vector<Finding>> target_findings(const DraftCheckpoint& checkpoint
     return out;
   }
   if (target.context > spec.max_positions) {
-    out.push_back({Severity::kWarning, "context-longer-than-trained",
-                   fmt::format("the drafter was made for {} positions, the target's context has {}: SGLang refuses this unless told otherwise, "
-                               "and acceptance may fall beyond them",
-                               spec.max_positions, target.context),
-                   "measure acceptance at the lengths that are served, or train with longer conversations"});
+    out.push_back(
+        {Severity::kWarning, "context-longer-than-trained",
+         fmt::format("the drafter was made for {} positions, the target's context has {}: SGLang refuses this unless told otherwise, "
+                     "and acceptance may fall beyond them",
+                     spec.max_positions, target.context),
+         "measure acceptance at the lengths that are served, or train with longer conversations"});
   }
   compare_theta(spec, target, out);
   const auto own = checkpoint.tensors.find("embed_tokens");
@@ -137,12 +139,13 @@ Expected<std::vector<Finding>> target_findings(const DraftCheckpoint& checkpoint
   if (cosines.mean >= 0.5) return out;
   AERIE_ASSIGN(const auto shape, own_table(checkpoint));
   const bool random = shape && looks_random(*shape, own->second.cols());
-  out.push_back({random ? Severity::kError : Severity::kWarning, "embedding-not-the-targets",
-                 fmt::format("the drafter's embedding is not the target's (mean cosine of their rows {:.2f}){}: engines that put the target's "
-                             "in its place, as SGLang does, serve another forward than those that keep it",
-                             cosines.mean, random ? " and was never trained" : ""),
-                 random ? "remove embed_tokens.weight, so that the target's is used"
-                        : "serve it where the drafter's own embedding is kept, or find out why the export holds another table"});
+  out.push_back(
+      {random ? Severity::kError : Severity::kWarning, "embedding-not-the-targets",
+       fmt::format("the drafter's embedding is not the target's (mean cosine of their rows {:.2f}){}: engines that put the target's "
+                   "in its place, as SGLang does, serve another forward than those that keep it",
+                   cosines.mean, random ? " and was never trained" : ""),
+       random ? "remove embed_tokens.weight, so that the target's is used"
+              : "serve it where the drafter's own embedding is kept, or find out why the export holds another table"});
   return out;
 }
 
@@ -162,11 +165,12 @@ Expected<std::vector<Finding>> embedding_findings(const DraftCheckpoint& checkpo
   if (!shape) return out;
   const uint64_t width = checkpoint.tensors.at("embed_tokens").cols();
   if (looks_random(*shape, width)) {
-    out.push_back({Severity::kWarning, "embedding-random",
-                   fmt::format("embed_tokens.weight looks never trained: its values are independent of each other (the squared lengths of {} "
-                               "rows spread by {:.1f} %, by chance alone by {:.1f} %)",
-                               shape->rows, 100.0 * shape->norm_spread, 100.0 * spread_by_chance(*shape, width)),
-                   "if the drafter was trained with the target's embedding, remove it, so that the target's is used"});
+    out.push_back(
+        {Severity::kWarning, "embedding-random",
+         fmt::format("embed_tokens.weight looks never trained: its values are independent of each other (the squared lengths of {} "
+                     "rows spread by {:.1f} %, by chance alone by {:.1f} %)",
+                     shape->rows, 100.0 * shape->norm_spread, 100.0 * spread_by_chance(*shape, width)),
+         "if the drafter was trained with the target's embedding, remove it, so that the target's is used"});
   }
   return out;
 }

@@ -156,12 +156,13 @@ VocabularyCoverage vocabulary_coverage(const DraftSpec& spec, const std::vector<
 std::vector<Finding> coverage_findings(const DraftSpec& spec, const VocabularyCoverage& coverage) {
   if (coverage.share >= kLowShare && coverage.best - coverage.share <= kLowBesideBest) return {};
   const bool other_map = coverage.best - coverage.share > kLowBesideBest;
-  return {{Severity::kWarning, "coverage-low",
-           fmt::format("the draft vocabulary holds {:.1f} % of the text's tokens, and no acceptance rate can exceed that; its {} most frequent "
-                       "tokens are {:.1f} %",
-                       100.0 * coverage.share, spec.draft_vocab, 100.0 * coverage.best),
-           other_map ? "choose the draft vocabulary from text like this, or look whether d2t is the one that the drafter was trained with"
-                     : "choose a larger draft vocabulary"}};
+  return {
+      {Severity::kWarning, "coverage-low",
+       fmt::format("the draft vocabulary holds {:.1f} % of the text's tokens, and no acceptance rate can exceed that; its {} most frequent "
+                   "tokens are {:.1f} %",
+                   100.0 * coverage.share, spec.draft_vocab, 100.0 * coverage.best),
+       other_map ? "choose the draft vocabulary from text like this, or look whether d2t is the one that the drafter was trained with"
+                 : "choose a larger draft vocabulary"}};
 }
 
 }  // namespace aerie

@@ -31,7 +31,7 @@ class BatchDecoder {
     int position = 0;  // of the first row
     int rows = 0;
     const uint16_t* features = nullptr;  // bf16 [rows, taps * hidden], valid until the next step
-    int32_t next = -1;  // the best token after the sequence, or -1 while some of its tokens are still to be computed
+    int32_t next = -1;                   // the best token after the sequence, or -1 while some of its tokens are still to be computed
   };
   /// Computes the next rows of all active slots that have any; an empty result means that none had.
   Expected<std::span<const Result>> step();

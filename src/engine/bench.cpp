@@ -191,7 +191,8 @@ Expected<BenchReport> run_bench(Runtime& runtime, const BenchOptions& options) {
     AERIE_ASSIGN(const Speed speculative, generate_all(runtime, options, options.draft_tokens));
     speculative_rates.push_back(speculative.tokens_per_second());
     report.identical_output = report.identical_output && plain.outputs == speculative.outputs;
-    report.acceptance_length = 1 + static_cast<double>(speculative.accepted) / static_cast<double>(std::max<int64_t>(speculative.cycles, 1));
+    report.acceptance_length =
+        1 + static_cast<double>(speculative.accepted) / static_cast<double>(std::max<int64_t>(speculative.cycles, 1));
   }
   report.plain_tokens_per_second = median(plain_rates);
   report.plain_roofline = share(1 / report.plain_tokens_per_second, {.rows = 1, .depth = options.tokens / 2});

@@ -26,7 +26,10 @@ struct Conversation {
 class Capture {
  public:
   Capture(Runtime& runtime, const std::vector<Prompt>& prompts, const CaptureOptions& options, TraceWriter writer)
-      : runtime_(runtime), prompts_(prompts), options_(options), writer_(std::move(writer)),
+      : runtime_(runtime),
+        prompts_(prompts),
+        options_(options),
+        writer_(std::move(writer)),
         decoder_(runtime, options.slots, options.row_budget, taps_and_final(runtime, writer_.manifest().taps)),
         running_(static_cast<size_t>(options.slots)) {}
 
@@ -74,7 +77,8 @@ RenderedPrompt suffix_of(const RenderedPrompt& prompt, size_t begin) {
 
 Expected<CaptureProgress> Capture::run(const std::function<void(const CaptureProgress&)>& on_progress) {
   const auto start = std::chrono::steady_clock::now();
-  const int last = options_.limit > 0 ? std::min<int>(options_.first + options_.limit, static_cast<int>(prompts_.size())) : static_cast<int>(prompts_.size());
+  const int last = options_.limit > 0 ? std::min<int>(options_.first + options_.limit, static_cast<int>(prompts_.size()))
+                                      : static_cast<int>(prompts_.size());
   for (int row = options_.first; row < last; ++row) {
     ++progress_.total;
     if (writer_.has_row(row)) {
@@ -144,7 +148,8 @@ Status Capture::take(const BatchDecoder::Result& result) {
   c.answer.push_back(result.next);
   ++c.answer_tokens;
   const bool ended = runtime_.tokenizer().is_end_of_generation(result.next);
-  const bool full = static_cast<int>(c.answer.size()) >= options_.max_new_tokens || static_cast<int>(c.trace.tokens.size()) >= options_.max_length;
+  const bool full =
+      static_cast<int>(c.answer.size()) >= options_.max_new_tokens || static_cast<int>(c.trace.tokens.size()) >= options_.max_length;
   return ended || full ? end_of_answer(result.slot, ended) : Status();
 }
 
@@ -186,24 +191,28 @@ Status Capture::finish(int slot) {
 Expected<CaptureProgress> capture(Runtime& runtime, const std::vector<Prompt>& prompts, const CaptureOptions& options,
                                   const std::function<void(const CaptureProgress&)>& on_progress) {
   const TargetConfig& config = runtime.target().config();
-  if (runtime.chat_template() == nullptr) return unsupported("{}: has no chat template, so prompts cannot be put to it", runtime.file().path());
+  if (runtime.chat_template() == nullptr)
+    return unsupported("{}: has no chat template, so prompts cannot be put to it", runtime.file().path());
   if (options.slots < 1 || options.row_budget < options.slots) {
-    return invalid_argument("expected at least one slot and a row budget of no less than the slots, found {} and {}", options.slots, options.row_budget);
+    return invalid_argument("expected at least one slot and a row budget of no less than the slots, found {} and {}", options.slots,
+                            options.row_budget);
   }
   if (options.max_new_tokens < 1 || options.max_length < 3) return invalid_argument("answers and conversations need room for tokens");
   if (options.taps.empty() && config.blocks < 6) {
-    return invalid_argument("the default taps 2, N/2 and N-3 need a target of 6 blocks or more, this one has {}: give --taps", config.blocks);
+    return invalid_argument("the default taps 2, N/2 and N-3 need a target of 6 blocks or more, this one has {}: give --taps",
+                            config.blocks);
   }
   TraceManifest manifest;
   manifest.target = {config.name, "", config.hidden, config.vocab, config.blocks, static_cast<double>(config.rms_eps)};
   AERIE_ASSIGN(manifest.target.sha256, sha256_file(runtime.file().path()));
   manifest.taps = options.taps.empty() ? default_taps(LayerIdRule::kBoundary, config.blocks) : options.taps;
   manifest.template_sha256 = runtime.chat_template()->sha256();
-  manifest.precision = runtime.target().precision() == Precision::kServed
-                           ? std::string("weights as in the file, 12-bit activations, f16 kv")
-                           : "float32";
+  manifest.precision =
+      runtime.target().precision() == Precision::kServed ? std::string("weights as in the file, 12-bit activations, f16 kv") : "float32";
   manifest.aerie_version = AERIE_VERSION;
-  manifest.generation = {{"decoding", "greedy"}, {"max_new_tokens", std::to_string(options.max_new_tokens)}, {"max_length", std::to_string(options.max_length)}};
+  manifest.generation = {{"decoding", "greedy"},
+                         {"max_new_tokens", std::to_string(options.max_new_tokens)},
+                         {"max_length", std::to_string(options.max_length)}};
   AERIE_ASSIGN(TraceWriter writer, TraceWriter::open(options.out, manifest));
   return Capture(runtime, prompts, options, std::move(writer)).run(on_progress);
 }

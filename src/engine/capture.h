@@ -14,19 +14,19 @@
 namespace aerie {
 
 struct CaptureOptions {
-  std::string out;            // trace folder: created, or continued if it comes from the same target, taps and settings
-  std::vector<int> taps;      // empty: the boundaries 2, N/2 and N-3
-  int max_new_tokens = 256;   // of one answer
-  int max_length = 1024;      // of one conversation; prompts that leave no room for an answer are left out
-  int slots = 32;             // conversations that are generated together; has no influence on what is stored
-  int row_budget = 64;        // rows of one forward
-  int first = 0, limit = 0;   // prompts [first, first + limit); limit 0: all
+  std::string out;                            // trace folder: created, or continued if it comes from the same target, taps and settings
+  std::vector<int> taps;                      // empty: the boundaries 2, N/2 and N-3
+  int max_new_tokens = 256;                   // of one answer
+  int max_length = 1024;                      // of one conversation; prompts that leave no room for an answer are left out
+  int slots = 32;                             // conversations that are generated together; has no influence on what is stored
+  int row_budget = 64;                        // rows of one forward
+  int first = 0, limit = 0;                   // prompts [first, first + limit); limit 0: all
   const std::atomic<bool>* cancel = nullptr;  // stops after the rows being computed; a later call goes on
 };
 
 struct CaptureProgress {
-  int done = 0, total = 0, skipped = 0;  // conversations; `done` includes those that were there before
-  int64_t answer_tokens = 0, tokens = 0; // written by this call
+  int done = 0, total = 0, skipped = 0;   // conversations; `done` includes those that were there before
+  int64_t answer_tokens = 0, tokens = 0;  // written by this call
   double seconds = 0;
 };
 

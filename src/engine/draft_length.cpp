@@ -23,8 +23,8 @@ constexpr double kPriorWeight = 3.0, kFirstHope = 0.8;
 // Share of a cycle's deviation from its expected time that is believed at once; a cycle that was interrupted counts as twice as long.
 constexpr double kBelief = 0.1;
 
-constexpr int kDepth = 64;  // context of the measurement
-constexpr int kCycles = 7;  // measured for each K, after one that is not
+constexpr int kDepth = 64;   // context of the measurement
+constexpr int kCycles = 7;   // measured for each K, after one that is not
 constexpr int kWarmUp = 10;  // plain cycles before all: many rows at once lower the clock of some machines for a while
 
 using Clock = std::chrono::steady_clock;
@@ -33,7 +33,11 @@ using Clock = std::chrono::steady_clock;
 class CycleTimer {
  public:
   explicit CycleTimer(Runtime& runtime)
-      : runtime_(runtime), target_(runtime.target()), drafter_(*runtime.drafter()), kv_(target_.make_cache()), draft_kv_(drafter_.new_kv()),
+      : runtime_(runtime),
+        target_(runtime.target()),
+        drafter_(*runtime.drafter()),
+        kv_(target_.make_cache()),
+        draft_kv_(drafter_.new_kv()),
         depth_(std::min(kDepth, target_.config().context - kMostAutoDrafts - 1)),
         feature_(static_cast<size_t>(drafter_.spec().feature_width()), f32_to_bf16(0.5f)) {}
 
@@ -170,7 +174,8 @@ void DraftLength::observe(int drafted, int accepted, double seconds) {
   const auto learn = [](double& value, double seen) { value *= std::pow(std::clamp(seen / value, 0.5, 2.0), kBelief); };
   if (drafted == 0) {
     learn(plain_, seconds);
-  } else if (const double rise = costs_.seconds[static_cast<size_t>(std::min(drafted, kMostAutoDrafts))] / costs_.seconds[0] - 1; rise > 0) {
+  } else if (const double rise = costs_.seconds[static_cast<size_t>(std::min(drafted, kMostAutoDrafts))] / costs_.seconds[0] - 1;
+             rise > 0) {
     learn(steepness_, (seconds / plain_ - 1) / rise);
   }
   for (int j = 0; j < std::min(drafted, kMostAutoDrafts) && j <= accepted; ++j) {

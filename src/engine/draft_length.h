@@ -42,13 +42,13 @@ class DraftLength {
  private:
   int best() const;
 
-  CycleCosts costs_;        // as measured at first
-  double plain_;            // seconds of a cycle without drafts
-  double steepness_ = 1;    // how much more drafts add to it than was measured
+  CycleCosts costs_;                                          // as measured at first
+  double plain_;                                              // seconds of a cycle without drafts
+  double steepness_ = 1;                                      // how much more drafts add to it than was measured
   std::array<double, kMostAutoDrafts> tried_{}, accepted_{};  // by depth, with older ones fading
-  int plain_cycles_ = 0;  // since the last draft
-  int patience_ = 0;      // plain cycles until the next trial
-  int trial_left_ = 0;    // cycles of the running trial
+  int plain_cycles_ = 0;                                      // since the last draft
+  int patience_ = 0;                                          // plain cycles until the next trial
+  int trial_left_ = 0;                                        // cycles of the running trial
 };
 
 }  // namespace aerie

@@ -21,8 +21,12 @@ double seconds_since(Clock::time_point start) { return std::chrono::duration<dou
 class Generation {
  public:
   Generation(Runtime& runtime, const GenerateOptions& options)
-      : runtime_(runtime), target_(runtime.target()), drafter_(options.draft_tokens != 0 ? runtime.drafter() : nullptr), options_(options),
-        kv_(target_.make_cache()), record_(drafter_ != nullptr ? options.record : nullptr) {
+      : runtime_(runtime),
+        target_(runtime.target()),
+        drafter_(options.draft_tokens != 0 ? runtime.drafter() : nullptr),
+        options_(options),
+        kv_(target_.make_cache()),
+        record_(drafter_ != nullptr ? options.record : nullptr) {
     if (drafter_ != nullptr) draft_kv_.emplace(drafter_->new_kv());
   }
 
@@ -46,12 +50,12 @@ class Generation {
 
   KvCache kv_;
   std::optional<DraftKv> draft_kv_;
-  int draft_begin_ = 0;              // the position of draft_kv_'s first row
-  DraftLength* length_ = nullptr;    // where the engine chooses K
-  std::vector<int32_t> tokens_;      // x_0 .. x_n
-  std::vector<uint16_t> features_;   // bf16, see above
+  int draft_begin_ = 0;             // the position of draft_kv_'s first row
+  DraftLength* length_ = nullptr;   // where the engine chooses K
+  std::vector<int32_t> tokens_;     // x_0 .. x_n
+  std::vector<uint16_t> features_;  // bf16, see above
   std::vector<int32_t> drafts_;
-  std::vector<int32_t> verify_;      // x_n and the drafts
+  std::vector<int32_t> verify_;  // x_n and the drafts
   GenerateResult result_;
   bool finished_ = false;
 
@@ -73,9 +77,11 @@ Expected<GenerateResult> Generation::run(std::span<const int32_t> prompt) {
   const int room = target_.config().context - static_cast<int>(prompt.size());
   if (prompt.empty()) return invalid_argument("the prompt has no tokens");
   if (room < 1) {
-    return resource_error("the prompt has {} tokens but the model's context is {}: shorten the prompt", prompt.size(), target_.config().context);
+    return resource_error("the prompt has {} tokens but the model's context is {}: shorten the prompt", prompt.size(),
+                          target_.config().context);
   }
-  if (options_.max_new_tokens < 1) return invalid_argument("the number of tokens to generate must be at least 1, found {}", options_.max_new_tokens);
+  if (options_.max_new_tokens < 1)
+    return invalid_argument("the number of tokens to generate must be at least 1, found {}", options_.max_new_tokens);
   AERIE_TRY(kv_.reserve(static_cast<int>(prompt.size()) + std::min(room, options_.max_new_tokens)));
   result_.draft.k = options_.draft_tokens;
   if (record_ != nullptr) {
@@ -287,7 +293,8 @@ Expected<GenerateResult> generate(Runtime& runtime, std::span<const int32_t> pro
   if (options.draft_tokens == kAutoDraftTokens && runtime.drafter() == nullptr) {
     return invalid_argument("the number of drafts is to be chosen, but no drafter is loaded");
   }
-  if (options.draft_tokens > 0 && runtime.drafter() == nullptr) return invalid_argument("{} drafts were asked for, but no drafter is loaded", options.draft_tokens);
+  if (options.draft_tokens > 0 && runtime.drafter() == nullptr)
+    return invalid_argument("{} drafts were asked for, but no drafter is loaded", options.draft_tokens);
   return Generation(runtime, options).run(prompt);
 }
 

@@ -20,10 +20,10 @@ inline constexpr int kAutoDraftTokens = -1;  // the engine chooses before every 
 
 struct GenerateOptions {
   int max_new_tokens = 256;
-  int draft_tokens = 0;     // K: drafts per cycle, 0..kMaxDraftTokens, 0 meaning plain decoding; or kAutoDraftTokens
+  int draft_tokens = 0;                 // K: drafts per cycle, 0..kMaxDraftTokens, 0 meaning plain decoding; or kAutoDraftTokens
   DraftLength* draft_length = nullptr;  // what chooses; null: the runtime's own
-  int prompt_chunk = 512;   // prompt rows per forward; has no influence on the output
-  bool ignore_end = false;  // go on after an end-of-generation token (benchmarks)
+  int prompt_chunk = 512;               // prompt rows per forward; has no influence on the output
+  bool ignore_end = false;              // go on after an end-of-generation token (benchmarks)
   /// Called with every token in order as soon as it is certain, the end token included; false stops ("cancelled").
   std::function<bool(int32_t)> on_token;
   const std::atomic<bool>* cancel = nullptr;

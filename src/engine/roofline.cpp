@@ -61,7 +61,8 @@ Ceilings measure_ceilings(Runtime& runtime, int repetitions) {
   out.read_gb_s = read_rate(runtime, runtime.target().weight_bytes(), 4 * repetitions);
   out.far_read_gb_s = read_rate(runtime, kFar, repetitions);
   // Tiles come last in units_of(): they lower the clock of what follows.
-  for (const kernels::Unit unit : kernels::units_of(runtime.target().kernels().isa)) out.gop_s[unit] = unit_rate(runtime, unit, repetitions);
+  for (const kernels::Unit unit : kernels::units_of(runtime.target().kernels().isa))
+    out.gop_s[unit] = unit_rate(runtime, unit, repetitions);
   return out;
 }
 
@@ -76,7 +77,8 @@ double roofline_seconds(Runtime& runtime, const Ceilings& ceilings, const Forwar
   const double seen = shape.depth + 0.5 * (rows / shape.sequences);
   double float_operations = rows * 4.0 * c.heads * c.head_dim * c.blocks * seen;
   double bytes = static_cast<double>(target.weight_bytes());
-  bytes += static_cast<double>(shape.sequences) * shape.depth * c.blocks * 2.0 * c.kv_heads * c.head_dim * static_cast<double>(kernels::kv_element_bytes(target.kv_type()));
+  bytes += static_cast<double>(shape.sequences) * shape.depth * c.blocks * 2.0 * c.kv_heads * c.head_dim *
+           static_cast<double>(kernels::kv_element_bytes(target.kv_type()));
 
   const bool quantized = static_cast<double>(target.weight_bytes()) < 1.5 * static_cast<double>(target.weight_elements());
   double unit_seconds = 0;

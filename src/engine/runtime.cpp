@@ -71,7 +71,8 @@ Expected<std::string> resolve_drafter(const std::string& path_or_name) {
   const KnownModel* known = find_known(path_or_name);
   if (known == nullptr) return not_found("{}: no such folder, and no known drafter has this name (known: {})", path_or_name, known_names());
   const auto models = shipped_models();
-  if (!models) return not_found("{}: the shipped drafter models/{} is not above the program or the current folder", path_or_name, known->drafter);
+  if (!models)
+    return not_found("{}: the shipped drafter models/{} is not above the program or the current folder", path_or_name, known->drafter);
   return (*models / known->drafter).string();
 }
 
@@ -123,10 +124,12 @@ Expected<std::unique_ptr<Runtime>> Runtime::load(const RuntimeOptions& options) 
   AERIE_ASSIGN(GgufFile file, GgufFile::open(path));
   std::unique_ptr<Runtime> runtime(new Runtime(std::move(file)));
   runtime->pool_ = std::make_unique<ThreadPool>(threads);
-  AERIE_ASSIGN(runtime->target_, load_target(runtime->file_, {options.precision, kernels, options.max_rows, options.context}, *runtime->pool_));
+  AERIE_ASSIGN(runtime->target_,
+               load_target(runtime->file_, {options.precision, kernels, options.max_rows, options.context}, *runtime->pool_));
   AERIE_ASSIGN(Tokenizer tokenizer, Tokenizer::from_gguf(runtime->file_));
   if (tokenizer.vocab_size() > runtime->target_->config().vocab) {
-    return corrupt("{}: the tokenizer has {} tokens but the embedding only {} rows", path, tokenizer.vocab_size(), runtime->target_->config().vocab);
+    return corrupt("{}: the tokenizer has {} tokens but the embedding only {} rows", path, tokenizer.vocab_size(),
+                   runtime->target_->config().vocab);
   }
   runtime->tokenizer_ = std::move(tokenizer);
   auto chat_template = ChatTemplate::from_gguf(runtime->file_, *runtime->tokenizer_);

@@ -23,8 +23,8 @@ struct RuntimeOptions {
   int threads = 0;      // 0: as many as this process may use
   std::string isa;      // empty: the best of this machine
   Precision precision = Precision::kServed;
-  int context = 0;      // tokens of a sequence at most; 0: what the model was made for
-  int max_rows = 512;   // rows of one forward: bounds memory and the chunks a prompt is cut into
+  int context = 0;     // tokens of a sequence at most; 0: what the model was made for
+  int max_rows = 512;  // rows of one forward: bounds memory and the chunks a prompt is cut into
 };
 
 /// One loaded pair of models. Not thread-safe: one generation, capture or benchmark at a time.

@@ -9,7 +9,9 @@ namespace aerie {
 Expected<TargetTables> tables_without_target(const DraftSpec& spec) {
   if (!spec.own_embedding || !spec.own_head) {
     return invalid_argument("{}: the drafter shares its target's {}: give the target with -m", spec.path,
-                            spec.own_head ? "embedding" : spec.own_embedding ? "output matrix" : "embedding and output matrix");
+                            spec.own_head        ? "embedding"
+                            : spec.own_embedding ? "output matrix"
+                                                 : "embedding and output matrix");
   }
   TargetTables sizes;
   sizes.hidden = spec.target_hidden;

@@ -36,6 +36,7 @@ class StandaloneDrafter {
   const DraftCheckpoint& checkpoint() const { return checkpoint_; }
   const Drafter& drafter() const { return *drafter_; }
   CpuOps& ops() { return *ops_; }
+
  private:
   StandaloneDrafter() = default;
 

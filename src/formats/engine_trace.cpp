@@ -36,7 +36,8 @@ std::optional<int> number_of(std::string_view name) {
   const std::string_view digits = name.substr(kPrefix.size(), name.size() - kPrefix.size() - kLines.size());
   int number = 0;
   const auto [end, error] = std::from_chars(digits.data(), digits.data() + digits.size(), number);
-  if (error != std::errc() || end != digits.data() + digits.size() || number < 0 || fmt::format_int(number).str() != digits) return std::nullopt;
+  if (error != std::errc() || end != digits.data() + digits.size() || number < 0 || fmt::format_int(number).str() != digits)
+    return std::nullopt;
   return number;
 }
 
@@ -58,12 +59,15 @@ Expected<EngineTraceManifest> read_manifest(const std::string& folder) {
   auto parsed = parse_json(text, 8);
   if (!parsed.ok()) return parsed.status().with_context(path);
   const json& root = *parsed;
-  const auto string_at = [&](const char* key) { return root.contains(key) && root[key].is_string() ? root[key].get<std::string>() : std::string(); };
+  const auto string_at = [&](const char* key) {
+    return root.contains(key) && root[key].is_string() ? root[key].get<std::string>() : std::string();
+  };
   if (!root.is_object() || string_at("format") != kFormat) return corrupt("{}: expected an object whose format is {}", path, kFormat);
   const auto version = root.find("format_version");
   if (version == root.end() || !version->is_number_unsigned()) return corrupt("{}: key format_version is missing, or no number", path);
   if (version->get<uint64_t>() != EngineTraceManifest::kFormatVersion) {
-    return unsupported("{}: format_version is {}; this program reads {}", path, version->get<uint64_t>(), EngineTraceManifest::kFormatVersion);
+    return unsupported("{}: format_version is {}; this program reads {}", path, version->get<uint64_t>(),
+                       EngineTraceManifest::kFormatVersion);
   }
   if (string_at("engine").empty()) return corrupt("{}: key engine should name the engine and its version", path);
   return EngineTraceManifest{string_at("engine"), string_at("drafter")};
@@ -82,7 +86,8 @@ Expected<std::vector<int32_t>> read_list(const json& object, const char* key) {
   if (at == object.end() || !at->is_array()) return corrupt("key {} should hold a list", key);
   std::vector<int32_t> out;
   for (const json& value : *at) {
-    if (!value.is_number_unsigned() || value.get<uint64_t>() > static_cast<uint64_t>(kMost)) return corrupt("{}[{}] is no token id", key, out.size());
+    if (!value.is_number_unsigned() || value.get<uint64_t>() > static_cast<uint64_t>(kMost))
+      return corrupt("{}[{}] is no token id", key, out.size());
     out.push_back(value.get<int32_t>());
   }
   return out;
@@ -120,7 +125,8 @@ Status read_lines(const std::string& path, EngineRequest& out) {
 /// The integers [n] of a tensor, from 0 to `most`.
 Expected<std::vector<int32_t>> read_integers(const SafetensorsFile& file, const char* name, uint64_t n, int32_t most) {
   AERIE_ASSIGN(const TensorView* tensor, file.find(name));
-  if (tensor->element_count() != n) return corrupt("{}: {} has the shape {}, expected {} values", file.path(), name, tensor->shape_string(), n);
+  if (tensor->element_count() != n)
+    return corrupt("{}: {} has the shape {}, expected {} values", file.path(), name, tensor->shape_string(), n);
   auto values = to_integers(*tensor);
   if (!values.ok()) return values.status().with_context(file.path() + ": " + name);
   std::vector<int32_t> out;
@@ -134,7 +140,8 @@ Expected<std::vector<int32_t>> read_integers(const SafetensorsFile& file, const 
 Expected<const TensorView*> find_matrix(const SafetensorsFile& file, const char* name, uint64_t most_columns) {
   AERIE_ASSIGN(const TensorView* tensor, file.find(name));
   if (tensor->shape.size() != 2 || tensor->shape[1] > most_columns) {
-    return corrupt("{}: {} has the shape {}, expected two dimensions, the second at most {}", file.path(), name, tensor->shape_string(), most_columns);
+    return corrupt("{}: {} has the shape {}, expected two dimensions, the second at most {}", file.path(), name, tensor->shape_string(),
+                   most_columns);
   }
   return tensor;
 }
@@ -191,8 +198,10 @@ Status EngineRequest::check() const {
   }
   for (size_t c = 0; c < cycles.size(); ++c) {
     const EngineCycle& cycle = cycles[c];
-    if (cycle.newest >= count || cycle.newest < 0) return invalid_argument("cycle {} begins at token {}, but there are {}", c, cycle.newest, tokens.size());
-    if (c > 0 && cycle.newest <= cycles[c - 1].newest) return invalid_argument("cycle {} begins at token {}, the one before it at {}", c, cycle.newest, cycles[c - 1].newest);
+    if (cycle.newest >= count || cycle.newest < 0)
+      return invalid_argument("cycle {} begins at token {}, but there are {}", c, cycle.newest, tokens.size());
+    if (c > 0 && cycle.newest <= cycles[c - 1].newest)
+      return invalid_argument("cycle {} begins at token {}, the one before it at {}", c, cycle.newest, cycles[c - 1].newest);
     if (cycle.accepted < 0 || static_cast<size_t>(cycle.accepted) > cycle.drafts.size()) {
       return invalid_argument("cycle {} accepted {} of {} drafts", c, cycle.accepted, cycle.drafts.size());
     }
@@ -211,15 +220,18 @@ Expected<EngineTraceWriter> EngineTraceWriter::open(const std::string& folder, c
   const auto present = read_manifest(folder);
   if (present.ok()) {
     if (present->engine != manifest.engine || present->drafter != manifest.drafter) {
-      return invalid_argument("{}: it holds the trace of {} with {}, not of {} with {}: use another folder", folder, printable(present->engine),
-                              printable(present->drafter), manifest.engine, manifest.drafter);
+      return invalid_argument("{}: it holds the trace of {} with {}, not of {} with {}: use another folder", folder,
+                              printable(present->engine), printable(present->drafter), manifest.engine, manifest.drafter);
     }
     return out;
   }
   if (present.status().code() != StatusCode::kNotFound) return present.status();
-  const nlohmann::ordered_json root = {
-      {"format", kFormat}, {"format_version", EngineTraceManifest::kFormatVersion}, {"engine", manifest.engine}, {"drafter", manifest.drafter}};
-  AERIE_TRY(write_file_atomically((fs::path(folder) / "engine.json").string(), root.dump(2, ' ', false, json::error_handler_t::replace) + "\n"));
+  const nlohmann::ordered_json root = {{"format", kFormat},
+                                       {"format_version", EngineTraceManifest::kFormatVersion},
+                                       {"engine", manifest.engine},
+                                       {"drafter", manifest.drafter}};
+  AERIE_TRY(
+      write_file_atomically((fs::path(folder) / "engine.json").string(), root.dump(2, ' ', false, json::error_handler_t::replace) + "\n"));
   return out;
 }
 
@@ -231,9 +243,9 @@ Status EngineTraceWriter::write(const EngineRequest& request) {
     return out;
   };
   const std::vector<std::pair<const char*, std::vector<int64_t>>> columns = {
-      {"rows.token", column(request.rows, &EngineRow::token)},       {"rows.position", column(request.rows, &EngineRow::position)},
-      {"rows.cycle", column(request.rows, &EngineRow::cycle)},       {"steps.cycle", column(request.steps, &EngineStep::cycle)},
-      {"steps.step", column(request.steps, &EngineStep::step)},      {"steps.token", column(request.steps, &EngineStep::token)},
+      {"rows.token", column(request.rows, &EngineRow::token)},         {"rows.position", column(request.rows, &EngineRow::position)},
+      {"rows.cycle", column(request.rows, &EngineRow::cycle)},         {"steps.cycle", column(request.steps, &EngineStep::cycle)},
+      {"steps.step", column(request.steps, &EngineStep::step)},        {"steps.token", column(request.steps, &EngineStep::token)},
       {"steps.position", column(request.steps, &EngineStep::position)}};
   std::vector<TensorView> tensors;
   const auto add = [&](const char* name, DType type, std::vector<uint64_t> shape, const void* data, size_t bytes) {
@@ -249,7 +261,8 @@ Status EngineTraceWriter::write(const EngineRequest& request) {
       request.features.size() * sizeof(uint16_t));
   AERIE_TRY(write_safetensors(path_of(folder_, next_, kTensors), tensors));
 
-  std::string lines = json{{"token_ids", request.tokens}, {"prompt_tokens", request.prompt}, {"cached_tokens", request.cached}}.dump() + "\n";
+  std::string lines =
+      json{{"token_ids", request.tokens}, {"prompt_tokens", request.prompt}, {"cached_tokens", request.cached}}.dump() + "\n";
   for (const EngineCycle& cycle : request.cycles) {
     lines += json{{"newest", cycle.newest}, {"drafts", cycle.drafts}, {"accepted", cycle.accepted}}.dump() + "\n";
   }

@@ -47,9 +47,9 @@ struct EngineRequest {
   std::vector<uint16_t> features;  // bf16 [rows, width]
   int width = 0;
   std::vector<EngineStep> steps;
-  int top = 0;                       // logits kept of a step, the highest first
-  std::vector<int32_t> top_tokens;   // target ids [steps, top]
-  std::vector<float> top_logits;     // [steps, top]
+  int top = 0;                      // logits kept of a step, the highest first
+  std::vector<int32_t> top_tokens;  // target ids [steps, top]
+  std::vector<float> top_logits;    // [steps, top]
 
   /// kInvalidArgument says which count contradicts which.
   Status check() const;

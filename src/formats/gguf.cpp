@@ -18,12 +18,12 @@ static_assert(std::endian::native == std::endian::little, "GGUF values are read 
 
 // The memory that all metadata may take. A vocabulary of 262,144 tokens with 512k merges takes about 40 MiB.
 constexpr uint64_t kMaxMetadataBytes = 64ull << 20;
-constexpr uint64_t kMaxKeyBytes = 65535;   // the format's own limit
-constexpr uint64_t kMaxNameBytes = 64;     // the format's own limit
-constexpr uint64_t kMaxTensors = 65536;    // the largest models have some thousands
+constexpr uint64_t kMaxKeyBytes = 65535;  // the format's own limit
+constexpr uint64_t kMaxNameBytes = 64;    // the format's own limit
+constexpr uint64_t kMaxTensors = 65536;   // the largest models have some thousands
 constexpr uint32_t kMaxDims = 4;
-constexpr uint64_t kSmallestKeyValue = 8 + 1 + 4 + 1;             // length, one byte of key, type, one byte of value
-constexpr uint64_t kSmallestTensorInfo = 8 + 1 + 4 + 8 + 4 + 8;   // length, one byte of name, n_dims, one dim, type, offset
+constexpr uint64_t kSmallestKeyValue = 8 + 1 + 4 + 1;            // length, one byte of key, type, one byte of value
+constexpr uint64_t kSmallestTensorInfo = 8 + 1 + 4 + 8 + 4 + 8;  // length, one byte of name, n_dims, one dim, type, offset
 constexpr uint64_t kStringOverhead = sizeof(std::string);
 
 enum class ValueType : uint32_t { kU8, kI8, kU16, kI16, kU32, kI32, kF32, kBool, kString, kArray, kU64, kI64, kF64, kCount };

@@ -100,17 +100,19 @@ struct WriteValue {
 
 Status check_tensor(const TensorView& tensor) {
   const std::string shown = printable(tensor.name);
-  if (tensor.name.empty() || tensor.name.size() > kMaxNameBytes) return invalid_argument("tensor {}: a name has 1 to {} bytes", shown, kMaxNameBytes);
+  if (tensor.name.empty() || tensor.name.size() > kMaxNameBytes)
+    return invalid_argument("tensor {}: a name has 1 to {} bytes", shown, kMaxNameBytes);
   if (ggml_type(tensor.type) == UINT32_MAX) return invalid_argument("tensor {}: GGUF has no type {}", shown, dtype_name(tensor.type));
-  if (tensor.shape.empty() || tensor.shape.size() > 4) return invalid_argument("tensor {}: it has {} dimensions, expected 1 to 4", shown, tensor.shape.size());
+  if (tensor.shape.empty() || tensor.shape.size() > 4)
+    return invalid_argument("tensor {}: it has {} dimensions, expected 1 to 4", shown, tensor.shape.size());
   const auto values = static_cast<uint64_t>(block_values(tensor.type));
   std::optional<uint64_t> bytes = tensor.shape.back() % values == 0
                                       ? checked_mul(tensor.shape.back() / values, static_cast<uint64_t>(block_bytes(tensor.type)))
                                       : std::nullopt;
   for (size_t i = 0; i + 1 < tensor.shape.size(); ++i) bytes = bytes ? checked_mul(*bytes, tensor.shape[i]) : bytes;
   if (!bytes || *bytes == 0 || *bytes != tensor.data.size()) {
-    return invalid_argument("tensor {}: {} of shape {} does not fill the {} bytes given", shown, dtype_name(tensor.type), tensor.shape_string(),
-                            tensor.data.size());
+    return invalid_argument("tensor {}: {} of shape {} does not fill the {} bytes given", shown, dtype_name(tensor.type),
+                            tensor.shape_string(), tensor.data.size());
   }
   return {};
 }

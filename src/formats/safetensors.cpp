@@ -21,7 +21,7 @@ using Json = nlohmann::json;
 
 constexpr uint64_t kMaxHeaderBytes = 100'000'000;  // the limit of the reference implementation
 constexpr uint64_t kMaxIndexBytes = 64ull << 20;
-constexpr size_t kMaxTensors = 200'000;     // in one file; the shards of the largest models hold some thousands
+constexpr size_t kMaxTensors = 200'000;  // in one file; the shards of the largest models hold some thousands
 constexpr size_t kMaxMetadata = 10'000;
 constexpr size_t kMaxDims = 8;
 constexpr size_t kMaxNameBytes = 4096;
@@ -30,8 +30,8 @@ struct PlainType {
   const char* name;
   DType type;
 };
-constexpr PlainType kPlainTypes[] = {{"F64", DType::kF64}, {"F32", DType::kF32}, {"F16", DType::kF16}, {"BF16", DType::kBF16},
-                                     {"I64", DType::kI64}, {"I32", DType::kI32}, {"I16", DType::kI16}, {"I8", DType::kI8},
+constexpr PlainType kPlainTypes[] = {{"F64", DType::kF64}, {"F32", DType::kF32},  {"F16", DType::kF16}, {"BF16", DType::kBF16},
+                                     {"I64", DType::kI64}, {"I32", DType::kI32},  {"I16", DType::kI16}, {"I8", DType::kI8},
                                      {"U8", DType::kU8},   {"BOOL", DType::kBool}};
 
 std::optional<DType> plain_type(const std::string& name) {

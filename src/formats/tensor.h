@@ -27,9 +27,9 @@ struct TensorView {
   std::span<const uint8_t> data;
 
   uint64_t element_count() const;
-  uint64_t rows() const;   // product of all but the last dimension
-  uint64_t cols() const;   // the last dimension
-  uint64_t row_bytes() const;  // of cols() values, which are whole blocks
+  uint64_t rows() const;             // product of all but the last dimension
+  uint64_t cols() const;             // the last dimension
+  uint64_t row_bytes() const;        // of cols() values, which are whole blocks
   std::string shape_string() const;  // "[576, 1536]"
 };
 

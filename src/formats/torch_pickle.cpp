@@ -20,6 +20,7 @@ constexpr size_t kMaxDims = 8;
 constexpr size_t kMaxGlobalBytes = 512;
 constexpr uint8_t kProtocol = 2;
 
+// clang-format off
 enum class Op : uint8_t {
   kMark = '(', kStop = '.', kBinFloat = 'G', kBinInt = 'J', kBinInt1 = 'K', kBinInt2 = 'M', kNone = 'N', kBinPersId = 'Q',
   kReduce = 'R', kBinUnicode = 'X', kAppend = 'a', kBuild = 'b', kGlobal = 'c', kAppends = 'e', kBinGet = 'h', kLongBinGet = 'j',
@@ -39,6 +40,7 @@ constexpr OpName kRefused[] = {
     {0x84, "EXT4"}, {0x8b, "LONG4"}, {0x8c, "SHORT_BINUNICODE"}, {0x8d, "BINUNICODE8"}, {0x8e, "BINBYTES8"}, {0x8f, "EMPTY_SET"},
     {0x90, "ADDITEMS"}, {0x91, "FROZENSET"}, {0x92, "NEWOBJ_EX"}, {0x93, "STACK_GLOBAL"}, {0x94, "MEMOIZE"}, {0x95, "FRAME"},
     {0x96, "BYTEARRAY8"}, {0x97, "NEXT_BUFFER"}, {0x98, "READONLY_BUFFER"}};
+// clang-format on
 
 std::string refused_name(uint8_t code) {
   for (const OpName& each : kRefused) {

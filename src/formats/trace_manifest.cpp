@@ -17,9 +17,7 @@ using OrderedJson = nlohmann::ordered_json;
 
 constexpr int kLargestSize = 1 << 24;  // of hidden widths and vocabularies: far above any model, far below overflow
 
-bool is_sha256(const std::string& text) {
-  return text.size() == 64 && text.find_first_not_of("0123456789abcdef") == std::string::npos;
-}
+bool is_sha256(const std::string& text) { return text.size() == 64 && text.find_first_not_of("0123456789abcdef") == std::string::npos; }
 
 OrderedJson source_json(const TraceManifest& manifest) {
   OrderedJson slot_names = OrderedJson::array();

@@ -76,8 +76,8 @@ inline void softmax_numerators(float* scores, int limit, float* max, float* sum)
 
 /// Weighted sums of D vectors of the values from dimension `dim` on. Only the last vector may be partial: `last` dimensions.
 template <int G, int D, class Element>
-inline void weigh_values(const AttendChunk& c, size_t values, int dim, int last, const float (*weights)[kScoreStride],
-                         const Limits* limits, Limits common, const Tail<G>& tail, float* out) {
+inline void weigh_values(const AttendChunk& c, size_t values, int dim, int last, const float (*weights)[kScoreStride], const Limits* limits,
+                         Limits common, const Tail<G>& tail, float* out) {
   const auto value = [&](int p, int v) __attribute__((always_inline)) {
     const Element* at = static_cast<const Element*>(c.blocks[(c.begin + p) / kKvBlock]) + values +
                         static_cast<size_t>(p % kKvBlock) * c.head_dim + dim + v * Simd::kLanes;
@@ -144,7 +144,8 @@ inline void score_tail(const AttendChunk& c, int first, const Limits* limits, Ta
   score(least, end, found);
   const int base = least / Simd::kLanes * Simd::kLanes;
   for (int i = 0; i < G; ++i) {
-    for (int p = limits[i].begin > tail.begin ? limits[i].begin : tail.begin; p < limits[i].end; ++p) scores[i][p] = found[i][tail.at(i, p) - base];
+    for (int p = limits[i].begin > tail.begin ? limits[i].begin : tail.begin; p < limits[i].end; ++p)
+      scores[i][p] = found[i][tail.at(i, p) - base];
   }
 }
 
@@ -195,7 +196,8 @@ template <int G, class Element>
       v += wide;
     }
   };
-  score(least, most < tail.begin ? most : tail.begin, reinterpret_cast<float(*)[kScoreStride]>(&scores[0][least / Simd::kLanes * Simd::kLanes]));
+  score(least, most < tail.begin ? most : tail.begin,
+        reinterpret_cast<float(*)[kScoreStride]>(&scores[0][least / Simd::kLanes * Simd::kLanes]));
   if (most > tail.begin) score_tail<G>(c, first, limits, tail, score, scores);
   for (int i = 0; i < G; ++i) {
     softmax_numerators(scores[i] + limits[i].begin, limits[i].end - limits[i].begin, c.max + first + i, c.sum + first + i);

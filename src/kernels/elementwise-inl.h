@@ -121,9 +121,8 @@ int argmax(const float* x, int n) {
 #pragma GCC unroll 4
     for (int c = 0; c < kChains; ++c) top[c] = Simd::max(Simd::load(x + done + c * Simd::kLanes), top[c]);
   }
-  for_each_vector(n - done, [&](int i, int count) {
-    top[0] = Simd::max(Simd::select_first(count, load_some(x + done + i, count), lowest), top[0]);
-  });
+  for_each_vector(n - done,
+                  [&](int i, int count) { top[0] = Simd::max(Simd::select_first(count, load_some(x + done + i, count), lowest), top[0]); });
   const Simd::F wanted = Simd::set1(Simd::reduce_max(Simd::max(Simd::max(top[0], top[1]), Simd::max(top[2], top[3]))));
   for (int i = 0; i < n; i += Simd::kLanes) {
     const int count = n - i < Simd::kLanes ? n - i : Simd::kLanes;

@@ -137,8 +137,7 @@ struct Q8Format {
     out.store();
   }
   static __m512i sum(const Products& products, size_t /*block*/, int row, int32_t start) {
-    const __m512i high = _mm512_load_si512(products.c[0] + row * kTileRows),
-                  low = _mm512_load_si512(products.c[1] + row * kTileRows);
+    const __m512i high = _mm512_load_si512(products.c[0] + row * kTileRows), low = _mm512_load_si512(products.c[1] + row * kTileRows);
     return _mm512_add_epi32(_mm512_add_epi32(_mm512_slli_epi32(high, 4), low), _mm512_set1_epi32(start));
   }
 };
@@ -160,7 +159,8 @@ template <class Format, int N>
     for (size_t b = round_begin; b < std::min(round_begin + kRound, chunk.end); ++b) {
       const uint8_t* p = chunk.tile + b * Format::kBytes;
 #pragma GCC unroll 9
-      for (size_t line = 0; line < Format::kBytes; line += 64) _mm_prefetch(reinterpret_cast<const char*>(p + kReadAhead + line), _MM_HINT_T0);
+      for (size_t line = 0; line < Format::kBytes; line += 64)
+        _mm_prefetch(reinterpret_cast<const char*>(p + kReadAhead + line), _MM_HINT_T0);
       Format::unpack(p, chunk.unpacked + (b - chunk.begin) * Format::kUnpackedBytes);
     }
   };
@@ -199,12 +199,14 @@ template <class Format, int N>
 
 template <class Format>
 using Piece = void (*)(Tiles&, const Chunk&, const QuantizedBlock*, float*);
+// clang-format off
 template <class Format>
 constexpr Piece<Format> kPieces[kTileRows + 1] = {nullptr,
                                                    add_piece<Format, 1>,  add_piece<Format, 2>,  add_piece<Format, 3>,  add_piece<Format, 4>,
                                                    add_piece<Format, 5>,  add_piece<Format, 6>,  add_piece<Format, 7>,  add_piece<Format, 8>,
                                                    add_piece<Format, 9>,  add_piece<Format, 10>, add_piece<Format, 11>, add_piece<Format, 12>,
                                                    add_piece<Format, 13>, add_piece<Format, 14>, add_piece<Format, 15>, add_piece<Format, 16>};
+// clang-format on
 
 template <class Format>
 void matmul_as(const PackedMatrix& w, const QuantizedBlock* x, int n, int tile_begin, int tile_end, float* y, size_t y_stride) {

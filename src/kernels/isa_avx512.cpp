@@ -86,8 +86,8 @@ struct Simd {
   static void prefetch(const void* p) { _mm_prefetch(static_cast<const char*>(p), _MM_HINT_T0); }
 
   // Quantised blocks: 32 columns of 16 output rows against N activation rows, the quants of whose blocks lie behind each other: sum[i]
-  // becomes the sum over columns of weight * (16 high + low), plus start[i] for kQ8. A quad of columns is read once and meets all rows; every
-  // row has a chain of additions of its own for each plane, so that none waits for another.
+  // becomes the sum over columns of weight * (16 high + low), plus start[i] for kQ8. A quad of columns is read once and meets all rows;
+  // every row has a chain of additions of its own for each plane, so that none waits for another.
   static I load_int(const void* p) { return _mm512_loadu_si512(p); }
   static I four_columns(const int8_t* a) {
     int four;

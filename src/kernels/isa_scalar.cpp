@@ -2,7 +2,6 @@
 // runs everywhere. Where a formula says fma, the vector units round in the same places.
 #include <algorithm>
 #include <bit>
-#include <bit>
 #include <cmath>
 #include <cstring>
 #include <limits>

@@ -33,10 +33,10 @@ enum class Isa { kScalar, kAvx2, kAvxVnni, kAvx512, kAmx };
 enum class TileFormat { kQ4, kQ8, kBf16, kF32 };
 
 inline constexpr int kTileRows = 16;
-inline constexpr int kBlock = 32;                 // columns that share one scale
+inline constexpr int kBlock = 32;                // columns that share one scale
 inline constexpr int kActivationMax = 127 * 16;  // of a quantised activation (see QuantizedBlock)
-inline constexpr int kKvBlock = 16;               // positions in one block of a KV cache
-inline constexpr int kAttentionChunk = 128;       // positions that one attention task reads; fixed, so that splits depend on length alone
+inline constexpr int kKvBlock = 16;              // positions in one block of a KV cache
+inline constexpr int kAttentionChunk = 128;      // positions that one attention task reads; fixed, so that splits depend on length alone
 
 size_t tile_bytes(TileFormat format, int cols);
 
@@ -103,11 +103,13 @@ void unpack_row(const PackedMatrix& matrix, int row, float* out);
 struct alignas(64) QuantizedBlock {
   int8_t q[kTileRows][2 * kBlock];  // high bytes, then low bytes
   float scale[kTileRows];
-  float offset[kTileRows];     // scale * sum(v): what a weight block's minimum multiplies
-  int32_t sum128[kTileRows];   // -128 * sum(v): the initial accumulator of a kQ8 block
+  float offset[kTileRows];    // scale * sum(v): what a weight block's minimum multiplies
+  int32_t sum128[kTileRows];  // -128 * sum(v): the initial accumulator of a kQ8 block
 };
 /// How many of them n rows of k values take.
-inline size_t quantized_blocks(int n, int k) { return static_cast<size_t>((n + kTileRows - 1) / kTileRows) * static_cast<size_t>(k / kBlock); }
+inline size_t quantized_blocks(int n, int k) {
+  return static_cast<size_t>((n + kTileRows - 1) / kTileRows) * static_cast<size_t>(k / kBlock);
+}
 
 /// The key or value of a token for one kv head is rounded to f16 where it is stored (f32 for the float32 reference).
 enum class KvType { kF16, kF32 };

@@ -44,7 +44,8 @@ struct Q8Format {
 
 /// Rows row..row+N-1 of one panel; y points at the first of them.
 template <class Format, int N>
-[[gnu::noinline]] void quantized_piece(const PackedMatrix& w, int strip_index, const QuantizedBlock* panel, int row, float* y, size_t y_stride) {
+[[gnu::noinline]] void quantized_piece(const PackedMatrix& w, int strip_index, const QuantizedBlock* panel, int row, float* y,
+                                       size_t y_stride) {
   const size_t blocks = static_cast<size_t>(w.cols() / kBlock);
   const Strip strip = strip_of(w, strip_index);
   const uint8_t* p = strip.tile;

@@ -167,7 +167,8 @@ bool pack_row_rounded(PackedMatrix& matrix, int row, const float* source) {
     for (int c = 0; c < kBlock; ++c) largest = std::max(largest, std::fabs(source[c]));
     const float scale = half_to_float(float_to_half(largest / 127.0f));
     int8_t quants[kBlock];
-    for (int c = 0; c < kBlock; ++c) quants[c] = static_cast<int8_t>(scale == 0 ? 0.0f : std::clamp(std::nearbyint(source[c] / scale), -127.0f, 127.0f));
+    for (int c = 0; c < kBlock; ++c)
+      quants[c] = static_cast<int8_t>(scale == 0 ? 0.0f : std::clamp(std::nearbyint(source[c] / scale), -127.0f, 127.0f));
     pack_block_q8(matrix, row, b, scale, quants);
   }
   return true;

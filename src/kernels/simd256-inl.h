@@ -154,8 +154,8 @@ struct Simd {
     load_q8(p, block);
 #pragma GCC unroll 8
     for (int i = 0; i < N; ++i) {
-      sum[i] = add_int(shift_left_4(dot_plane_q8(block, a + i * 2 * kBlock, 0)),
-                       dot_plane_q8(block, a + i * 2 * kBlock + kBlock, start[i]));
+      sum[i] =
+          add_int(shift_left_4(dot_plane_q8(block, a + i * 2 * kBlock, 0)), dot_plane_q8(block, a + i * 2 * kBlock + kBlock, start[i]));
     }
   }
 };

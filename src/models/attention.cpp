@@ -100,8 +100,8 @@ void AttentionPlan::run(ThreadPool& pool, const kernels::Kernels& k, const float
           const int chunks = (visible + kernels::kAttentionChunk - 1) / kernels::kAttentionChunk;
           for (size_t h = 0; h < heads; ++h) {
             const size_t first = block.first_query + (h / group * rows + r) * group + h % group;
-            kernels::merge_chunks(chunks, visible, head_dim_, acc_.data() + first * head_dim, chunk_queries * head_dim,
-                                  max_.data() + first, sum_.data() + first, chunk_queries, out + row * out_stride + h * head_dim);
+            kernels::merge_chunks(chunks, visible, head_dim_, acc_.data() + first * head_dim, chunk_queries * head_dim, max_.data() + first,
+                                  sum_.data() + first, chunk_queries, out + row * out_stride + h * head_dim);
           }
         }
       }

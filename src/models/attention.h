@@ -11,9 +11,9 @@ namespace aerie {
 
 /// One row's view of a cache: its blocks in some layer and the positions [first, visible) that it sees (its own is the last).
 struct AttentionRow {
-  int group = 0;    // rows with one group id stand together and share one cache
+  int group = 0;  // rows with one group id stand together and share one cache
   int visible = 0;
-  int first = 0;    // more than 0 where a sliding window hides the positions before
+  int first = 0;  // more than 0 where a sliding window hides the positions before
 };
 
 /// Plans once per forward, runs once per layer. Scratch grows to what the largest plan needs and is then reused.
@@ -38,19 +38,19 @@ class AttentionPlan {
   struct Task {
     size_t block;
     int kv_head, chunk;
-    int begin, end;      // positions
+    int begin, end;  // positions
   };
-  struct Pass {          // as many tasks as the scratch holds the results of
+  struct Pass {  // as many tasks as the scratch holds the results of
     size_t task_begin, task_end, block_begin, block_end;
   };
   int heads_, kv_heads_, head_dim_;
   kernels::KvType type_;
-  std::vector<int> visible_, first_;     // by row
-  bool windowed_ = false;                // some row has a `first`
+  std::vector<int> visible_, first_;  // by row
+  bool windowed_ = false;             // some row has a `first`
   std::vector<RowBlock> blocks_;
   std::vector<Task> tasks_;
   std::vector<Pass> passes_;
-  std::vector<float> acc_, max_, sum_;   // [query](x head_dim) partial results
+  std::vector<float> acc_, max_, sum_;  // [query](x head_dim) partial results
 };
 
 }  // namespace aerie

@@ -25,8 +25,9 @@ Status KvCache::reserve(int positions) {
   const size_t added = static_cast<size_t>((positions - capacity() + kernels::kKvBlock - 1) / kernels::kKvBlock);
   PageMemory region(block * added * static_cast<size_t>(layers_));
   if (region.empty()) {
-    return resource_error("there is no memory for a KV cache of {} positions: it takes {} MiB and {} MiB are available; ask for fewer tokens",
-                          positions, bytes_for(positions, layers_, kv_heads_, head_dim_, type_) >> 20, available_memory() >> 20);
+    return resource_error(
+        "there is no memory for a KV cache of {} positions: it takes {} MiB and {} MiB are available; ask for fewer tokens", positions,
+        bytes_for(positions, layers_, kv_heads_, head_dim_, type_) >> 20, available_memory() >> 20);
   }
   for (size_t layer = 0; layer < tables_.size(); ++layer) {
     for (size_t i = 0; i < added; ++i) tables_[layer].push_back(region.data() + (layer * added + i) * block);

@@ -134,7 +134,8 @@ Expected<PackedMatrix> pack_tensor(ThreadPool& pool, const TensorView& tensor, b
   if (tensor.shape.size() != 2) return corrupt("tensor {}: expected a matrix, found shape {}", tensor.name, tensor.shape_string());
   const int rows = static_cast<int>(tensor.rows()), cols = static_cast<int>(tensor.cols());
   float none;
-  if (Status readable = dequantize(tensor.type, tensor.data.data(), 0, &none); !readable.ok()) return readable.with_context("tensor " + tensor.name);
+  if (Status readable = dequantize(tensor.type, tensor.data.data(), 0, &none); !readable.ok())
+    return readable.with_context("tensor " + tensor.name);
   const TileFormat format = keep_format ? tile_format_of(tensor.type) : TileFormat::kF32;
   const int block = block_values(tensor.type);
   if (cols % block != 0) return corrupt("tensor {}: {} columns are not a multiple of its block of {}", tensor.name, cols, block);
@@ -152,7 +153,9 @@ Expected<PackedMatrix> pack_tensor(ThreadPool& pool, const TensorView& tensor, b
       if (!pack_row(packed, to, tensor.type, tensor.data.data() + r * row_bytes, values)) unfit = static_cast<int>(r);
     }
   });
-  if (unfit >= 0) return corrupt("tensor {}: row {} holds a weight or a scale beyond what {} tiles can hold", tensor.name, unfit.load(), dtype_name(tensor.type));
+  if (unfit >= 0)
+    return corrupt("tensor {}: row {} holds a weight or a scale beyond what {} tiles can hold", tensor.name, unfit.load(),
+                   dtype_name(tensor.type));
   return packed;
 }
 

@@ -57,7 +57,8 @@ void multiply(const kernels::Kernels& k, const LinearTask& task, const LinearInp
 
 /// All tasks read the same n rows; their output tiles form one list that the pool shares out, `grain` of them at least at a time.
 /// Quantised weights read x's quantised rows, which must be up to date.
-void run_linear(ThreadPool& pool, const kernels::Kernels& k, std::span<const LinearTask> tasks, const LinearInput& x, int n, size_t grain = 1);
+void run_linear(ThreadPool& pool, const kernels::Kernels& k, std::span<const LinearTask> tasks, const LinearInput& x, int n,
+                size_t grain = 1);
 
 /// best[r]: which value of row r of W x is the largest (the first among equals), -1 where none is comparable. The product is not kept.
 void run_argmax(ThreadPool& pool, const kernels::Kernels& k, const kernels::PackedMatrix& w, const LinearInput& x, int n, int32_t* best);

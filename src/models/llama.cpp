@@ -40,17 +40,26 @@ class Llama final : public Target {
  private:
   struct Workspace {
     Workspace(const TargetConfig& c, kernels::KvType kv, int max_rows, int max_logit_rows)
-        : normed(max_rows, c.hidden), attended(max_rows, c.heads * c.head_dim), gated(max_rows, c.intermediate), head(max_logit_rows, c.hidden),
-          x(size(max_rows, c.hidden)), y(size(max_rows, c.hidden)), q(size(max_rows, c.heads * c.head_dim)),
-          k(size(max_rows, c.kv_heads * c.head_dim)), v(k.size()), up(size(max_rows, c.intermediate)), cos(size(max_rows, c.head_dim / 2)),
-          sin(cos.size()), plan(c.heads, c.kv_heads, c.head_dim, kv) {}
+        : normed(max_rows, c.hidden),
+          attended(max_rows, c.heads * c.head_dim),
+          gated(max_rows, c.intermediate),
+          head(max_logit_rows, c.hidden),
+          x(size(max_rows, c.hidden)),
+          y(size(max_rows, c.hidden)),
+          q(size(max_rows, c.heads * c.head_dim)),
+          k(size(max_rows, c.kv_heads * c.head_dim)),
+          v(k.size()),
+          up(size(max_rows, c.intermediate)),
+          cos(size(max_rows, c.head_dim / 2)),
+          sin(cos.size()),
+          plan(c.heads, c.kv_heads, c.head_dim, kv) {}
     static size_t size(int rows, int width) { return static_cast<size_t>(rows) * static_cast<size_t>(width); }
     Activations normed, attended, gated, head;
     std::vector<float> x, y, q, k, v, up, cos, sin;
     AttentionPlan plan;
     std::vector<AttentionRow> rows;
-    std::vector<KvCache*> caches;                 // by group
-    std::vector<const void* const*> kv_blocks;    // by group, of the current layer
+    std::vector<KvCache*> caches;               // by group
+    std::vector<const void* const*> kv_blocks;  // by group, of the current layer
   };
 
   Status load_weights(const GgufFile& file, ThreadPool& pool);
@@ -235,7 +244,8 @@ Status Llama::check(const TargetBatch& batch) const {
     }
   }
   for (int tap : batch.taps) {
-    if (tap != kFinalNormed && (tap < 0 || tap > config_.blocks)) return invalid_argument("boundary {} does not exist: the target has 0 to {}", tap, config_.blocks);
+    if (tap != kFinalNormed && (tap < 0 || tap > config_.blocks))
+      return invalid_argument("boundary {} does not exist: the target has 0 to {}", tap, config_.blocks);
   }
   for (int row : batch.logit_rows) {
     if (row < 0 || static_cast<size_t>(row) >= batch.rows.size()) return internal_error("logit row {} is not in the batch", row);
@@ -294,8 +304,8 @@ Status Llama::load_weights(const GgufFile& file, ThreadPool& pool) {
   const bool tied = !file.find("output.weight").ok();
   AERIE_TRY(matrix(tied ? "token_embd.weight" : "output.weight", c.vocab, c.hidden, nullptr, head_));
   for (const DType type : rounded) {
-    spdlog::info("{} weights are computed {}", dtype_name(type), type == DType::kQ4_K ? "with the scales of their sub-blocks rounded to f16"
-                                                                                      : "in 8 bits with a scale per 32 columns");
+    spdlog::info("{} weights are computed {}", dtype_name(type),
+                 type == DType::kQ4_K ? "with the scales of their sub-blocks rounded to f16" : "in 8 bits with a scale per 32 columns");
   }
   return {};
 }
@@ -305,7 +315,8 @@ Expected<std::unique_ptr<Target>> Llama::load(const GgufFile& file, const Target
   AERIE_ASSIGN(model->config_, read_target_config(file, "llama"));
   const TargetConfig& c = model->config_;
   if (c.hidden % kernels::kBlock != 0 || c.intermediate % kernels::kBlock != 0 || c.head_dim % 16 != 0) {
-    return unsupported("{}: widths {} and {} must be multiples of 32 and the head size {} of 16", file.path(), c.hidden, c.intermediate, c.head_dim);
+    return unsupported("{}: widths {} and {} must be multiples of 32 and the head size {} of 16", file.path(), c.hidden, c.intermediate,
+                       c.head_dim);
   }
   if (file.has("llama.rope.scaling.type") || file.find("rope_freqs.weight").ok()) {
     return unsupported("{}: RoPE scaling is not supported yet", file.path());
@@ -318,7 +329,8 @@ Expected<std::unique_ptr<Target>> Llama::load(const GgufFile& file, const Target
   }
   if (file.has("llama.expert_count")) return unsupported("{}: mixture-of-experts models are not supported yet", file.path());
   for (const TensorView& tensor : file.tensors()) {
-    if (tensor.name.find(".bias") != std::string::npos) return unsupported("{}: tensor {}: biases are not supported yet", file.path(), tensor.name);
+    if (tensor.name.find(".bias") != std::string::npos)
+      return unsupported("{}: tensor {}: biases are not supported yet", file.path(), tensor.name);
   }
   model->kernels_ = options.kernels != nullptr ? options.kernels : &kernels::best_kernels();
   model->precision_ = options.precision;

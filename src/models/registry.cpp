@@ -46,9 +46,11 @@ Expected<TargetConfig> read_target_config(const GgufFile& file, const std::strin
   if (file.has(prefix + ".rope.freq_base")) {
     AERIE_ASSIGN(c.rope_theta, file.get_f32(prefix + ".rope.freq_base"));
   }
-  if (!(c.rms_eps > 0) || !(c.rope_theta > 0)) return corrupt("{}: norm epsilon {} and RoPE base {} must be positive", file.path(), c.rms_eps, c.rope_theta);
+  if (!(c.rms_eps > 0) || !(c.rope_theta > 0))
+    return corrupt("{}: norm epsilon {} and RoPE base {} must be positive", file.path(), c.rms_eps, c.rope_theta);
   AERIE_ASSIGN(const TensorView* embedding, file.find("token_embd.weight"));
-  if (embedding->rows() > kMaxVocab) return corrupt("{}: tensor token_embd.weight: {} rows are more than {}", file.path(), embedding->rows(), kMaxVocab);
+  if (embedding->rows() > kMaxVocab)
+    return corrupt("{}: tensor token_embd.weight: {} rows are more than {}", file.path(), embedding->rows(), kMaxVocab);
   c.vocab = static_cast<int>(embedding->rows());
   return c;
 }

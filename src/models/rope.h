@@ -21,7 +21,7 @@ struct RopeScaling {
 
 /// All that a rotation depends on but the position.
 struct Rope {
-  int dim = 0;               // values of a head that are rotated; even
+  int dim = 0;  // values of a head that are rotated; even
   float theta = 10000.0f;
   bool interleaved = false;  // pairs (2j, 2j+1) rather than (j, j + dim/2)
   RopeScaling scaling;

@@ -44,13 +44,13 @@ struct TargetRow {
 /// What a forward reads and writes. Rows of one sequence stand together, in ascending order without gaps, starting at or
 /// before their cache's length; caches have been reserve()d.
 struct TargetBatch {
-  std::span<const TargetRow> rows;      // n rows, 1 <= n <= max_rows
-  std::span<const int> logit_rows;      // indices into rows
-  float* logits = nullptr;              // [logit_rows.size(), vocab]; null: not wanted
-  std::span<const int> taps;            // states to read, any of 0..blocks and kFinalNormed, in the order wanted
-  uint16_t* features = nullptr;         // [n, taps.size() * hidden] bf16: a tap is rounded where it is read
-  int32_t* best = nullptr;              // [logit_rows.size()] token of the largest logit, the first among equals, -1 if all are NaN;
-                                        // null: not wanted
+  std::span<const TargetRow> rows;  // n rows, 1 <= n <= max_rows
+  std::span<const int> logit_rows;  // indices into rows
+  float* logits = nullptr;          // [logit_rows.size(), vocab]; null: not wanted
+  std::span<const int> taps;        // states to read, any of 0..blocks and kFinalNormed, in the order wanted
+  uint16_t* features = nullptr;     // [n, taps.size() * hidden] bf16: a tap is rounded where it is read
+  int32_t* best = nullptr;          // [logit_rows.size()] token of the largest logit, the first among equals, -1 if all are NaN;
+                                    // null: not wanted
 };
 
 /// Thread-safety: one forward at a time. A row's results depend only on the tokens of its own sequence up to it.

@@ -105,8 +105,10 @@ Expected<Dataset> Dataset::open(const std::vector<std::string>& folders, const D
                    data.report_.unreadable[0]);
   }
   if (supervised == 0) {
-    return invalid_argument("nothing to train on: in none of {} rows ({} longer than {} tokens) did the target generate two tokens "
-                            "(loss_mask 1); were these traces captured with answers?", rows, data.report_.too_long, options.max_tokens);
+    return invalid_argument(
+        "nothing to train on: in none of {} rows ({} longer than {} tokens) did the target generate two tokens "
+        "(loss_mask 1); were these traces captured with answers?",
+        rows, data.report_.too_long, options.max_tokens);
   }
   if (static_cast<double>(supervised) < kLeastSupervised * static_cast<double>(tokens)) {
     return invalid_argument("only {} of {} tokens are supervised, less than 1 %: the loss mask looks wrong", supervised, tokens);

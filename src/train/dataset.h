@@ -21,9 +21,9 @@ struct Conversation {
 };
 
 struct DatasetOptions {
-  int max_tokens = 1024;  // longer conversations are left out
-  double holdout = 0.02;  // below 1 a share of the conversations, otherwise their number
-  std::vector<int> taps = {};  // of the captured boundaries, in the order of the drafter's feature; empty: all, as captured
+  int max_tokens = 1024;            // longer conversations are left out
+  double holdout = 0.02;            // below 1 a share of the conversations, otherwise their number
+  std::vector<int> taps = {};       // of the captured boundaries, in the order of the drafter's feature; empty: all, as captured
   std::optional<int> teacher = {};  // the captured boundary over which the target's head is taken for its word; none: N
 };
 

@@ -31,11 +31,11 @@ Expected<TargetTensors> read_target_tensors(const GgufFile& file);
 /// One trained tensor. Names are those of DraftWeights, as in eagle3/checkpoint.h.
 struct Parameter {
   std::string name;
-  at::Tensor value;     // float32, a leaf of autograd; the head's gradient is written by hand
-  at::Tensor gradient;  // the head's; undefined otherwise (value.grad() has it)
+  at::Tensor value;          // float32, a leaf of autograd; the head's gradient is written by hand
+  at::Tensor gradient;       // the head's; undefined otherwise (value.grad() has it)
   at::Tensor first, second;  // AdamW's moments
-  double rate = 1.0;    // of the learning rate; 0 = frozen
-  bool decay = true;    // matrices only
+  double rate = 1.0;         // of the learning rate; 0 = frozen
+  bool decay = true;         // matrices only
 };
 
 struct AdamW {
@@ -78,8 +78,8 @@ class Parameters {
 /// The teacher's tensors for a draft vocabulary, with the head in `matmul_type`.
 Teacher make_teacher(const TargetTensors& target, const DraftSpec& spec, at::ScalarType state_type, at::ScalarType matmul_type);
 
-/// Saves or restores masters and moments among the tensors of a safetensors file. A file that was there becomes previous_state(path). What is
-/// loaded is checked against the checksum that was saved with it: kCorrupt.
+/// Saves or restores masters and moments among the tensors of a safetensors file. A file that was there becomes previous_state(path). What
+/// is loaded is checked against the checksum that was saved with it: kCorrupt.
 std::string previous_state(const std::string& path);
 Status save_training_state(const std::string& path, const Parameters& parameters, const std::vector<int32_t>& d2t,
                            const std::map<std::string, std::string>& metadata);

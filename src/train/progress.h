@@ -14,12 +14,12 @@ namespace aerie::train {
 /// One optimiser step.
 struct StepReport {
   int64_t step = 0, total_steps = 0, epoch = 0;
-  double loss = 0;                // weighted over the unrolled steps
-  std::vector<double> accuracy;   // per unrolled step, targets outside the draft vocabulary counted as misses
+  double loss = 0;               // weighted over the unrolled steps
+  std::vector<double> accuracy;  // per unrolled step, targets outside the draft vocabulary counted as misses
   double learning_rate = 0, gradient_norm = 0;
-  double tokens_per_second = 0;   // of the run, validation not counted
-  double progress = 0;            // of the run, 0 to 1
-  double elapsed_seconds = 0;     // of the run, validation and earlier parts of a resumed run included
+  double tokens_per_second = 0;  // of the run, validation not counted
+  double progress = 0;           // of the run, 0 to 1
+  double elapsed_seconds = 0;    // of the run, validation and earlier parts of a resumed run included
 };
 
 /// Appends one JSON object per line to `path`; on a terminal the step line is rewritten in place, elsewhere one is printed

@@ -20,20 +20,22 @@ using std::chrono::milliseconds;
 using std::chrono::seconds;
 using Clock = std::chrono::steady_clock;
 
-constexpr seconds kJoin{300};          // for all ranks to come
+constexpr seconds kJoin{300};                             // for all ranks to come
 constexpr microseconds kShortest{100}, kLongest{10'000};  // between questions for a value
-constexpr milliseconds kGlance{500};   // between looks at whether the others are alive
-constexpr seconds kBeat{1};            // between signs of life
-constexpr size_t kPiece = size_t{4} << 20;  // the store refuses values of more than 8 MiB
+constexpr milliseconds kGlance{500};                      // between looks at whether the others are alive
+constexpr seconds kBeat{1};                               // between signs of life
+constexpr size_t kPiece = size_t{4} << 20;                // the store refuses values of more than 8 MiB
 constexpr const char* kGivenUp = "aerie/given_up";
 
 Expected<int> number_of(const char* name, int least, int most) {
   const char* text = std::getenv(name);
-  if (text == nullptr) return invalid_argument("WORLD_SIZE is set, but {} is not: start every rank with RANK, WORLD_SIZE, MASTER_ADDR and MASTER_PORT", name);
+  if (text == nullptr)
+    return invalid_argument("WORLD_SIZE is set, but {} is not: start every rank with RANK, WORLD_SIZE, MASTER_ADDR and MASTER_PORT", name);
   int out = 0;
   const char* end = text + std::strlen(text);
   const auto [stop, error] = std::from_chars(text, end, out);
-  if (error != std::errc() || stop != end || out < least || out > most) return invalid_argument("{} is {}, expected {} to {}", name, text, least, most);
+  if (error != std::errc() || stop != end || out < least || out > most)
+    return invalid_argument("{} is {}, expected {} to {}", name, text, least, most);
   return out;
 }
 
@@ -146,7 +148,9 @@ struct Ranks::Impl {
     for (size_t begin = 0, piece = 0; begin == 0 || begin < bytes.size(); begin += kPiece, ++piece) {
       const auto part = bytes.subspan(begin, std::min(kPiece, bytes.size() - begin));
       AERIE_ASSIGN(const std::vector<uint8_t> got, wait_for(fmt::format("{}/{}", key, piece)));
-      if (got.size() != part.size()) return fail(fmt::format("{} holds {} bytes, expected {}: the ranks run different programs or options", key, got.size(), part.size()));
+      if (got.size() != part.size())
+        return fail(
+            fmt::format("{} holds {} bytes, expected {}: the ranks run different programs or options", key, got.size(), part.size()));
       std::copy(got.begin(), got.end(), part.begin());
     }
     return {};
@@ -228,7 +232,8 @@ Expected<Ranks> Ranks::from_environment(seconds timeout) {
     for (int r = 0; r < out.size(); ++r) out.impl_->store->wait({out.impl_->beat_key(r)}, kJoin);
     for (auto& [count, since] : out.impl_->beats) since = Clock::now();
   } catch (const std::exception& error) {
-    return io_error("rank {} of {}: the others did not meet at {}:{} within {} s: {}", out.rank(), out.size(), address, port, kJoin.count(), std::string(error.what()).substr(0, 200));
+    return io_error("rank {} of {}: the others did not meet at {}:{} within {} s: {}", out.rank(), out.size(), address, port, kJoin.count(),
+                    std::string(error.what()).substr(0, 200));
   }
   return out;
 }
@@ -282,7 +287,11 @@ Status Ranks::finish() {
   std::vector<double> all = {1};
   AERIE_TRY(sum(all));
   if (alone()) return {};
-  if (!first()) return impl_->guarded([&]() -> Status { impl_->store->set(fmt::format("aerie/left/{}", rank()), bytes_of("1")); return {}; });
+  if (!first())
+    return impl_->guarded([&]() -> Status {
+      impl_->store->set(fmt::format("aerie/left/{}", rank()), bytes_of("1"));
+      return {};
+    });
   return impl_->guarded([&]() -> Status {
     for (int r = 1; r < size(); ++r) {
       const auto left = impl_->wait_for(fmt::format("aerie/left/{}", r));

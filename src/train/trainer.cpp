@@ -68,9 +68,7 @@ Expected<DraftSpec> make_spec(const TrainOptions& o, const TargetTensors& target
   return spec;
 }
 
-const char* name_of(FeatureNorm norm) {
-  return norm == FeatureNorm::kNone ? "none" : norm == FeatureNorm::kConcat ? "concat" : "per-tap";
-}
+const char* name_of(FeatureNorm norm) { return norm == FeatureNorm::kNone ? "none" : norm == FeatureNorm::kConcat ? "concat" : "per-tap"; }
 const char* name_of(Feedback feedback) { return feedback == Feedback::kPreNorm ? "pre" : "post"; }
 const char* name_of(HeadMode head) { return head == HeadMode::kWarm ? "warm" : head == HeadMode::kFrozen ? "frozen" : "free"; }
 
@@ -100,11 +98,11 @@ json recipe_of(const TrainOptions& o, const DraftSpec& spec, const Dataset& data
 
 /// Where a run stands; saved with the weights.
 struct RunState {
-  int64_t step = 0;           // optimiser steps done
+  int64_t step = 0;                 // optimiser steps done
   int64_t epoch = 0, in_epoch = 0;  // the next step's place in the data
   int64_t tokens = 0;
   double seconds = 0, training_seconds = 0;  // with and without validation
-  double best = 0;            // acceptance length at the trained steps
+  double best = 0;                           // acceptance length at the trained steps
   int64_t best_step = -1;
 };
 
@@ -194,8 +192,9 @@ Status Trainer::prepare() {
   if (report.nothing_supervised > 0) spdlog::warn("left out {} conversations without an answer to train on", report.nothing_supervised);
 
   if (data_->teacher() != traced.blocks) {
-    spdlog::warn("the teacher is the head over {}, which is not the target's final state (boundary {}): what is learned is another model's word",
-                 boundary_name(data_->teacher()), traced.blocks);
+    spdlog::warn(
+        "the teacher is the head over {}, which is not the target's final state (boundary {}): what is learned is another model's word",
+        boundary_name(data_->teacher()), traced.blocks);
   }
   AERIE_ASSIGN(spec_, make_spec(o_, target_, *data_));
   to_draft_ = invert_d2t(spec_);
@@ -249,7 +248,8 @@ Status Trainer::agree() {
   const json theirs = json::parse(first, nullptr, false);
   for (const auto& [key, value] : own.items()) {
     if (key == "threads" || !theirs.is_object() || theirs.value(key, json()) == value) continue;
-    return invalid_argument("rank {} was started otherwise than rank 0, or has other data: {} {} against {}", ranks_.rank(), key, value.dump(), theirs.value(key, json()).dump());
+    return invalid_argument("rank {} was started otherwise than rank 0, or has other data: {} {} against {}", ranks_.rank(), key,
+                            value.dump(), theirs.value(key, json()).dump());
   }
   std::string place = json{{"step", state_.step}, {"epoch", state_.epoch}, {"in_epoch", state_.in_epoch}}.dump();
   AERIE_TRY(ranks_.share(place));
@@ -311,15 +311,9 @@ Status Trainer::restore(const std::string& path) {
 }
 
 Status Trainer::save_state() {
-  const json run = {{"step", state_.step},
-                    {"epoch", state_.epoch},
-                    {"in_epoch", state_.in_epoch},
-                    {"tokens", state_.tokens},
-                    {"seconds", elapsed()},
-                    {"training_seconds", state_.training_seconds},
-                    {"best", state_.best},
-                    {"best_step", state_.best_step},
-                    {"validated_at", validated_at_}};
+  const json run = {{"step", state_.step},     {"epoch", state_.epoch},         {"in_epoch", state_.in_epoch},
+                    {"tokens", state_.tokens}, {"seconds", elapsed()},          {"training_seconds", state_.training_seconds},
+                    {"best", state_.best},     {"best_step", state_.best_step}, {"validated_at", validated_at_}};
   last_save_ = Clock::now();
   return save_training_state((fs::path(o_.out) / kStateFile).string(), *parameters_, spec_.d2t,
                              {{"aerie_training", json{{"recipe", recipe_}, {"run", run}}.dump()}});
@@ -343,8 +337,8 @@ Status Trainer::validate_and_keep_best() {
   validated_at_ = state_.step;
   const DraftValues values = parameters_->values();
   if (data_->held_out().empty()) return finished() ? save_checkpoint(values) : Status();
-  AERIE_ASSIGN(const Validation validation, validate(spec_, values, target_.embedding, target_.config.blocks, *data_, data_->held_out(),
-                                                     o_.ttt_steps, *pool_));
+  AERIE_ASSIGN(const Validation validation,
+               validate(spec_, values, target_.embedding, target_.config.blocks, *data_, data_->held_out(), o_.ttt_steps, *pool_));
   const double length = validation.acceptance_length(o_.ttt_steps);
   const bool best = state_.best_step < 0 || length > state_.best;
   AERIE_TRY(progress_.validation(state_.step, validation, o_.ttt_steps, best));
@@ -382,8 +376,9 @@ void Trainer::start_loading() {
 
 /// Clocks and signals differ between ranks: rank 0 says how the next step is done, and whether it is.
 Status Trainer::next_order() {
-  std::vector<double> order = {ranks_.first() && finished() ? 1.0 : 0.0, stop_ ? 1.0 : 0.0,
-                               ranks_.first() ? o_.learning_rate * learning_rate_factor(state_.step, o_.warmup_steps, run_progress()) : 0.0};
+  std::vector<double> order = {
+      ranks_.first() && finished() ? 1.0 : 0.0, stop_ ? 1.0 : 0.0,
+      ranks_.first() ? o_.learning_rate * learning_rate_factor(state_.step, o_.warmup_steps, run_progress()) : 0.0};
   AERIE_TRY(ranks_.sum(order));
   go_on_ = order[0] == 0;
   interrupted_ = order[1] > 0;
@@ -407,7 +402,8 @@ Status Trainer::one_step(const std::vector<PackedBatch>& batches) {
   }
   if (!ranks_.alone()) AERIE_TRY(ranks_.sum(parameters_->gradients()));
   std::vector<double> figures = {static_cast<double>(tokens)};
-  for (const StepStats& s : stats) figures.insert(figures.end(), {s.loss, static_cast<double>(s.correct), static_cast<double>(s.supervised)});
+  for (const StepStats& s : stats)
+    figures.insert(figures.end(), {s.loss, static_cast<double>(s.correct), static_cast<double>(s.supervised)});
   AERIE_TRY(ranks_.sum(figures));
   StepReport report;
   for (size_t s = 0; s < stats.size(); ++s) {
@@ -507,8 +503,6 @@ double learning_rate_factor(int64_t step, int64_t warmup_steps, double progress)
   return warm * (0.55 + 0.45 * std::cos(std::numbers::pi * progress));
 }
 
-Status train(const TrainOptions& options, const std::atomic<bool>& stop) {
-  return Trainer(options, stop).run();
-}
+Status train(const TrainOptions& options, const std::atomic<bool>& stop) { return Trainer(options, stop).run(); }
 
 }  // namespace aerie::train

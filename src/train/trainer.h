@@ -27,7 +27,7 @@ enum class MatmulPrecision { kAuto, kBf16, kFloat32 };
 struct TrainOptions {
   std::vector<std::string> data;  // trace folders
   std::string out;
-  std::string target;  // GGUF
+  std::string target;          // GGUF
   std::vector<int> taps;       // of the captured boundaries, in the order of the feature; empty: all
   std::optional<int> teacher;  // the captured boundary that the teacher's head reads; none: N, the only right one
 
@@ -40,7 +40,7 @@ struct TrainOptions {
   int ttt_steps = 4;
   double step_decay = 0.8;
   int64_t epochs = 5;
-  int64_t max_steps = 0;         // 0 = no limit
+  int64_t max_steps = 0;          // 0 = no limit
   double time_limit_minutes = 0;  // 0 = no limit
   int64_t tokens_per_step = 2048;
   int row_length = 1024;

@@ -195,8 +195,9 @@ std::vector<DraftStep<TorchOps>> unroll(TorchOps& ops, const DraftSpec& spec, co
     if (!steps.empty()) h = steps.back().feedback.index_select(0, index_tensor(plan.parents));
     attention.begin_step(plan);
     const at::Tensor e = embedding.index_select(0, index_tensor(plan.tokens));
-    steps.push_back(draft_step(ops, spec, weights, e, h, index_tensor(plan.positions),
-                               [&](int layer, const at::Tensor& q, const at::Tensor& k, const at::Tensor& v) { return attention(layer, q, k, v); }));
+    steps.push_back(
+        draft_step(ops, spec, weights, e, h, index_tensor(plan.positions),
+                   [&](int layer, const at::Tensor& q, const at::Tensor& k, const at::Tensor& v) { return attention(layer, q, k, v); }));
   }
   return steps;
 }

@@ -17,7 +17,7 @@ struct Teacher {
   at::Tensor embedding;   // [V, H]
   at::Tensor final_norm;  // [H]
   float eps = 1e-5f;
-  at::Tensor head;        // [Vd, H] the target's output rows of the draft vocabulary
+  at::Tensor head;  // [Vd, H] the target's output rows of the draft vocabulary
 };
 
 /// Sums over the rows of one step, so that batches can be added up.
@@ -53,8 +53,7 @@ std::vector<double> row_weights(const std::vector<double>& rows, double decay);
 /// masked.
 class TttAttention {
  public:
-  TttAttention(const DraftSpec& spec, const PackedBatch& batch)
-      : spec_(spec), batch_(batch), layers_(static_cast<size_t>(spec.layers)) {}
+  TttAttention(const DraftSpec& spec, const PackedBatch& batch) : spec_(spec), batch_(batch), layers_(static_cast<size_t>(spec.layers)) {}
   /// Moves on to `plan`; keys of the steps before are narrowed to its rows.
   void begin_step(const StepPlan& plan);
   /// q [n, heads*head_dim], k [n, kv_heads*head_dim] and v [n, kv_heads*value_dim] of the current step's rows in a layer ->

@@ -27,10 +27,11 @@ struct Case {
   }
 };
 
-/// The trace is written by `truth`; the doctor is given a reading with a fault, and a trace without the boundaries that are missing. `then`:
-/// what is asked of the same scorer afterwards.
-inline Case diagnose(const DraftCheckpoint& checkpoint, const Reading& truth, const std::function<void(Reading&)>& fault, const DrawnOptions& options,
-                     const std::vector<int>& missing = {}, TargetTables tables = {}, const std::function<void(ReadingScorer&, const Case&)>& then = {}) {
+/// The trace is written by `truth`; the doctor is given a reading with a fault, and a trace without the boundaries that are missing.
+/// `then`: what is asked of the same scorer afterwards.
+inline Case diagnose(const DraftCheckpoint& checkpoint, const Reading& truth, const std::function<void(Reading&)>& fault,
+                     const DrawnOptions& options, const std::vector<int>& missing = {}, TargetTables tables = {},
+                     const std::function<void(ReadingScorer&, const Case&)>& then = {}) {
   ThreadPool pool(2);
   if (tables.vocab == 0) tables = drawn_tables(truth.spec);
   const auto source = without_boundaries(*draw_trace(checkpoint, truth, options, pool, tables), missing);

@@ -153,7 +153,8 @@ inline std::vector<uint16_t> drawn_states(size_t length, int hidden, std::mt1993
 }
 
 /// One conversation written under `truth`.
-inline Conversation drawn_conversation(ReadingScorer& scorer, const Drafter& drafter, const Reading& truth, const DrawnOptions& options, std::mt19937& random) {
+inline Conversation drawn_conversation(ReadingScorer& scorer, const Drafter& drafter, const Reading& truth, const DrawnOptions& options,
+                                       std::mt19937& random) {
   const DraftSpec& spec = truth.spec;
   const size_t length = static_cast<size_t>(options.prompt + options.answer), width = static_cast<size_t>(spec.hidden);
   std::uniform_int_distribution<int32_t> any(0, spec.vocab - 1);
@@ -204,12 +205,13 @@ inline Conversation drawn_conversation(ReadingScorer& scorer, const Drafter& dra
 }
 
 /// A trace written by `checkpoint` under `truth`, whose weights are those that the scorer would open it with.
-inline std::unique_ptr<DrawnTrace> draw_trace(const DraftCheckpoint& checkpoint, const Reading& truth, const DrawnOptions& options, ThreadPool& pool,
-                                              const TargetTables& tables = {}) {
+inline std::unique_ptr<DrawnTrace> draw_trace(const DraftCheckpoint& checkpoint, const Reading& truth, const DrawnOptions& options,
+                                              ThreadPool& pool, const TargetTables& tables = {}) {
   Sample none;
   none.slots = drawn_slots();
   none.hidden = truth.spec.target_hidden;
-  auto scorer = ReadingScorer::create(checkpoint, truth, tables.vocab == 0 ? drawn_tables(truth.spec) : tables, {}, none, kernels::best_kernels(), pool);
+  auto scorer = ReadingScorer::create(checkpoint, truth, tables.vocab == 0 ? drawn_tables(truth.spec) : tables, {}, none,
+                                      kernels::best_kernels(), pool);
   EXPECT_TRUE(scorer.ok()) << scorer.status().message();
   const Drafter drafter = scorer->drafter(truth).value();
   std::mt19937 random(options.seed);

@@ -9,7 +9,7 @@
 namespace aerie {
 
 struct EmulatedEngine {
-  Reading reading;               // what it feeds its drafter, and how it runs it
+  Reading reading;  // what it feeds its drafter, and how it runs it
   int k = 3;
   int position_offset = 0;       // of every row
   bool keep_draft_keys = false;  // in the cache, after a verify
@@ -19,9 +19,9 @@ struct EmulatedEngine {
   int hand_over = 0;             // values of a row that are recorded, where they are not all
   int said_cached = 0;           // what it says of that, where it feeds them all the same
   std::function<void(std::span<uint16_t> feature, int position)> spoil = nullptr;  // or null
-  std::function<int32_t(int32_t token, int position)> token = nullptr;     // or null: the token that a row consumes instead
-  std::function<int(int accepted, int drafts)> count = nullptr;            // or null: what it counts
-  std::function<int32_t(int32_t draft, int position)> draft = nullptr;     // or null: what it proposes instead
+  std::function<int32_t(int32_t token, int position)> token = nullptr;             // or null: the token that a row consumes instead
+  std::function<int(int accepted, int drafts)> count = nullptr;                    // or null: what it counts
+  std::function<int32_t(int32_t draft, int position)> draft = nullptr;             // or null: what it proposes instead
 
   EngineRequest serve(ReadingScorer& scorer, const Conversation& conversation) const {
     const Trace& trace = conversation.trace;
@@ -72,7 +72,9 @@ struct EmulatedEngine {
         out.top_logits.push_back(1);
       }
       if (!keep_draft_keys) kv.truncate(kept);
-      while (now.accepted < static_cast<int>(now.drafts.size()) && now.drafts[static_cast<size_t>(now.accepted)] == trace.tokens[static_cast<size_t>(newest + 1 + now.accepted)]) ++now.accepted;
+      while (now.accepted < static_cast<int>(now.drafts.size()) &&
+             now.drafts[static_cast<size_t>(now.accepted)] == trace.tokens[static_cast<size_t>(newest + 1 + now.accepted)])
+        ++now.accepted;
       newest += now.accepted + 1;
       if (count) now.accepted = count(now.accepted, static_cast<int>(now.drafts.size()));
     }
@@ -89,8 +91,8 @@ struct EmulatedEngine {
 };
 
 /// What the doctor says of an engine that serves conversations of `trace`, whose states are stored unless `with_states` is false.
-inline std::vector<Finding> diagnose_engine(const DraftCheckpoint& checkpoint, const Reading& declared, const EmulatedEngine& engine, bool with_states = true,
-                                            TargetTables tables = {}, EngineComparison* comparison = nullptr) {
+inline std::vector<Finding> diagnose_engine(const DraftCheckpoint& checkpoint, const Reading& declared, const EmulatedEngine& engine,
+                                            bool with_states = true, TargetTables tables = {}, EngineComparison* comparison = nullptr) {
   ThreadPool pool(1);
   DrawnOptions options;
   options.conversations = 12;

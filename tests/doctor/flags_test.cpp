@@ -148,8 +148,7 @@ TEST(SglangFlags, RefusesWhatSglangRefuses) {
     const char *version, *flags, *code;
   };
   for (const Row& row : {
-           Row{"0.5.23", "--speculative-eagle-topk 4", "steps-unset"},
-           Row{"0.5.23", "--speculative-num-draft-tokens 4", "steps-unset"},
+           Row{"0.5.23", "--speculative-eagle-topk 4", "steps-unset"}, Row{"0.5.23", "--speculative-num-draft-tokens 4", "steps-unset"},
            Row{"0.5.23",
                "--speculative-num-steps 3 --speculative-eagle-topk 4 --speculative-num-draft-tokens 8 --page-size 64 --attention-backend "
                "fa4",

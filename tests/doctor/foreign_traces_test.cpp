@@ -68,10 +68,12 @@ std::string write(const TempFolder& folder, Format format, const TraceSource& so
     const std::vector<int64_t> tokens(trace.tokens.begin(), trace.tokens.end()), mask(trace.mask.begin(), trace.mask.end());
     if (format == Format::kSpeculators) {
       const std::vector<uint16_t> states = states_of(trace, all);
-      const auto view = [](const auto& values) { return std::span(reinterpret_cast<const uint8_t*>(values.data()), values.size() * sizeof values[0]); };
-      const Status written =
-          write_safetensors(fmt::format("{}/hs_{}.safetensors", where, i), {{"hidden_states", DType::kBF16, {trace.length(), 4, 32}, view(states)},
-                                                                           {"token_ids", DType::kI64, {trace.length()}, view(tokens)}});
+      const auto view = [](const auto& values) {
+        return std::span(reinterpret_cast<const uint8_t*>(values.data()), values.size() * sizeof values[0]);
+      };
+      const Status written = write_safetensors(fmt::format("{}/hs_{}.safetensors", where, i),
+                                               {{"hidden_states", DType::kBF16, {trace.length(), 4, 32}, view(states)},
+                                                {"token_ids", DType::kI64, {trace.length()}, view(tokens)}});
       EXPECT_TRUE(written.ok()) << written.message();
       rows << nlohmann::json{{"input_ids", trace.tokens}, {"loss_mask", trace.mask}}.dump() << "\n";
       continue;
@@ -151,7 +153,8 @@ TEST_P(ForeignTraces, AFaultIsNamed) {
   EXPECT_EQ(found.findings[0].severity, Severity::kError) << found.findings[0].text;
 }
 
-INSTANTIATE_TEST_SUITE_P(Doctor, ForeignTraces, testing::Values(Format::kSpeculators, Format::kSpecForge, Format::kModelOpt, Format::kSafeAiLab));
+INSTANTIATE_TEST_SUITE_P(Doctor, ForeignTraces,
+                         testing::Values(Format::kSpeculators, Format::kSpecForge, Format::kModelOpt, Format::kSafeAiLab));
 
 }  // namespace
 }  // namespace aerie

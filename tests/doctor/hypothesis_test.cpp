@@ -16,6 +16,7 @@ struct Fault {
   std::function<void(DraftSpec&)> prepare = [](DraftSpec&) {};
 };
 
+// clang-format off
 std::vector<Fault> faults() {
   const auto taps = [](std::vector<int> declared) {
     return [declared](Reading& r) { set_taps(r, declared); };
@@ -59,6 +60,7 @@ std::vector<Fault> faults() {
       {"positions_stand_still", "wrong-positions", "every draft step at the position of the first", [](Reading& r) { r.step_stride = 1; }},
   };
 }
+// clang-format on
 
 class FaultInjection : public testing::TestWithParam<size_t> {};
 
@@ -128,7 +130,8 @@ TEST_P(Healthy, NoFaultIsFound) {
   // Good drafters and poor ones.
   if (GetParam() % 4 == 1) options.accepted = {0.6, 0.25, 0.1, 0.05};
   if (GetParam() % 4 == 2) options.accepted = {0.1, 0.1, 0.1, 0.7};
-  const Case found = diagnose(drawn_checkpoint(spec, static_cast<unsigned>(GetParam())), true_reading(spec), [](Reading&) {}, options);
+  const Case found = diagnose(
+      drawn_checkpoint(spec, static_cast<unsigned>(GetParam())), true_reading(spec), [](Reading&) {}, options);
   ASSERT_FALSE(found.findings.empty());
   EXPECT_EQ(found.findings[0].code, "no-fault-found") << found.text();
   for (const Finding& finding : found.findings) EXPECT_EQ(finding.severity, Severity::kNote) << found.text();
@@ -142,7 +145,8 @@ TEST(Hypotheses, TheTrueReadingHasTheDrawnAcceptanceLength) {
   options.accepted = {0, 0, 1, 0};
   options.answer = 43;
   const DraftSpec spec = drawn_spec();
-  const Case found = diagnose(drawn_checkpoint(spec, 3), true_reading(spec), [](Reading&) {}, options);
+  const Case found = diagnose(
+      drawn_checkpoint(spec, 3), true_reading(spec), [](Reading&) {}, options);
   // 42 tokens after the first of the answer, three for each cycle.
   EXPECT_NEAR(found.result.rounds[0].base.length.value, 3.0, 1e-12);
   EXPECT_EQ(found.result.rounds[0].base.score.summary.cycles, 14 * options.conversations);
@@ -150,13 +154,12 @@ TEST(Hypotheses, TheTrueReadingHasTheDrawnAcceptanceLength) {
 
 TEST(Hypotheses, StackedFaultsAreNamedOneAfterAnother) {
   DraftSpec spec = drawn_spec();
-  const Case found = diagnose(
-      drawn_checkpoint(spec, 11), true_reading(spec),
-      [](Reading& r) {
-        set_taps(r, {4, 1, 7});
-        r.spec.feedback = Feedback::kPreNorm;
-      },
-      {});
+  const Case found = diagnose(drawn_checkpoint(spec, 11), true_reading(spec),
+                              [](Reading& r) {
+                                set_taps(r, {4, 1, 7});
+                                r.spec.feedback = Feedback::kPreNorm;
+                              },
+                              {});
   ASSERT_EQ(found.findings.size(), 2u) << found.text();
   EXPECT_EQ(found.findings[0].code, "wrong-taps") << found.text();
   EXPECT_EQ(found.findings[1].code, "wrong-feedback") << found.text();
@@ -186,7 +189,12 @@ TEST(Hypotheses, TooLittleIsSaidToBeTooLittle) {
   DrawnOptions options;
   options.conversations = 3;
   const DraftSpec spec = drawn_spec();
-  const Case found = diagnose(drawn_checkpoint(spec, 1), true_reading(spec), [](Reading& r) { set_taps(r, {7, 4, 1}); }, options);
+  const Case found = diagnose(
+      drawn_checkpoint(spec, 1), true_reading(spec),
+      [](Reading& r) {
+        set_taps(r, {7, 4, 1});
+      },
+      options);
   ASSERT_EQ(found.findings.size(), 1u) << found.text();
   EXPECT_EQ(found.findings[0].code, "too-little");
   EXPECT_NE(found.findings[0].text.find("at least 8 conversations with 300"), std::string::npos) << found.findings[0].text;
@@ -259,7 +267,8 @@ TEST(Hypotheses, AReadingThatUsesTheFilesTensorsIsTheLikelier) {
   TargetTables tables = drawn_target(spec, 6);
   const std::vector<float> rows = to_float(checkpoint.tensors.at("lm_head")).value();
   const std::vector<int32_t> map = spec.d2t;
-  tables.head = [rows, map, vocab = static_cast<size_t>(spec.vocab), width = static_cast<size_t>(spec.hidden)](const float* x, int n, float* logits) {
+  tables.head = [rows, map, vocab = static_cast<size_t>(spec.vocab), width = static_cast<size_t>(spec.hidden)](const float* x, int n,
+                                                                                                               float* logits) {
     std::fill_n(logits, static_cast<size_t>(n) * vocab, -100.0f);
     for (size_t r = 0; r < static_cast<size_t>(n); ++r) {
       for (size_t d = 0; d < map.size(); ++d) {
@@ -329,7 +338,7 @@ TEST(Hypotheses, UsualTapsAreTheDefaultAndTheIdsCountedOtherwise) {
     for (const auto& feature : usual_features(base, facts)) out.push_back(taps_of(feature, slots, facts.blocks).value());
     return out;
   };
-  EXPECT_EQ(usual({0, 2, 15}), (std::vector<std::vector<int>>{{2, 15, 27}}));  // 3 was not captured, and nothing is below 0
+  EXPECT_EQ(usual({0, 2, 15}), (std::vector<std::vector<int>>{{2, 15, 27}}));   // 3 was not captured, and nothing is below 0
   EXPECT_EQ(usual({2, 15, 27}), (std::vector<std::vector<int>>{{1, 14, 26}}));  // the default is what is declared
   EXPECT_EQ(usual({1, 14, 26}), (std::vector<std::vector<int>>{{2, 15, 27}}));  // both the default and one higher
   facts.blocks = 0;
@@ -351,8 +360,12 @@ TEST(Hypotheses, SlotsWithoutBoundariesAreTakenInTheirOrder) {
 
 TEST(Statistics, StudentQuantilesAreThoseOfScipy) {
   // scipy 1.14: stats.t.ppf(p, n)
-  const struct { double p; int n; double t; } known[] = {{0.975, 1, 12.706205}, {0.975, 2, 4.302653}, {0.975, 5, 2.570582}, {0.975, 30, 2.042272},
-                                                         {0.9999, 4, 13.033672}, {0.9999, 10, 5.693820}, {0.9999, 40, 4.094207}, {0.025, 5, -2.570582}};
+  const struct {
+    double p;
+    int n;
+    double t;
+  } known[] = {{0.975, 1, 12.706205},  {0.975, 2, 4.302653},   {0.975, 5, 2.570582},   {0.975, 30, 2.042272},
+               {0.9999, 4, 13.033672}, {0.9999, 10, 5.693820}, {0.9999, 40, 4.094207}, {0.025, 5, -2.570582}};
   for (const auto& k : known) EXPECT_NEAR(student_quantile(k.p, k.n), k.t, 0.01 * std::abs(k.t)) << k.p << " " << k.n;
   EXPECT_NEAR(normal_quantile(0.975), 1.959964, 1e-6);
 }

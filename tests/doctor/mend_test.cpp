@@ -22,6 +22,7 @@ struct Fault {
   std::vector<std::string> changes;  // what is mended
 };
 
+// clang-format off
 const std::vector<Fault>& faults() {
   static const std::vector<Fault> all = {
       {"taps", [](Reading& r) { set_taps(r, {2, 5, 8}); }, {"taps: 2,5,8 against 1,4,7"}},
@@ -43,8 +44,10 @@ const std::vector<Fault>& faults() {
   };
   return all;
 }
+// clang-format on
 
-Case diagnosed(const std::function<void(Reading&)>& inject, const std::string& dialect = "speculators", const std::vector<int>& missing = {}) {
+Case diagnosed(const std::function<void(Reading&)>& inject, const std::string& dialect = "speculators",
+               const std::vector<int>& missing = {}) {
   DraftSpec spec = drawn_spec();
   spec.dialect = dialect;
   DraftCheckpoint checkpoint = drawn_checkpoint(spec, 11);
@@ -72,7 +75,8 @@ TEST_P(WrittenMend, IsTheDrafterAsItWasTrained) {
   EXPECT_TRUE(weights->empty());
 }
 
-INSTANTIATE_TEST_SUITE_P(Doctor, WrittenMend, testing::Range<size_t>(0, faults().size()), [](const auto& at) { return faults()[at.param].name; });
+INSTANTIATE_TEST_SUITE_P(Doctor, WrittenMend, testing::Range<size_t>(0, faults().size()),
+                         [](const auto& at) { return faults()[at.param].name; });
 
 /// A norm that the declared reading has not, the mended one has: its weights are ones, since the files have none.
 TEST(Mend, ANormThatTheFilesDoNotHaveGoesAlong) {

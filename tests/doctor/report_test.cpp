@@ -23,7 +23,8 @@ namespace {
   size_t end = 0;
   for (auto it = std::sregex_iterator(html.begin(), html.end(), tag); it != std::sregex_iterator(); ++it) {
     const std::string between = html.substr(end, static_cast<size_t>(it->position()) - end);
-    if (between.find('<') != std::string::npos && between != "<!doctype html>\n") return ::testing::AssertionFailure() << "stray < in " << between;
+    if (between.find('<') != std::string::npos && between != "<!doctype html>\n")
+      return ::testing::AssertionFailure() << "stray < in " << between;
     end = static_cast<size_t>(it->position() + it->length());
     const std::string name = (*it)[2];
     if (name == "meta" || name == "br" || (*it)[4] == "/") continue;
@@ -116,7 +117,12 @@ Case founding_story(const std::vector<double>& accepted) {
   options.accepted = accepted;
   DraftSpec spec = drawn_spec();
   spec.taps = {0, 1, 4};
-  return diagnose(drawn_checkpoint(spec, 7), true_reading(spec), [](Reading& r) { set_taps(r, {1, 4, 8}); }, options);
+  return diagnose(
+      drawn_checkpoint(spec, 7), true_reading(spec),
+      [](Reading& r) {
+        set_taps(r, {1, 4, 8});
+      },
+      options);
 }
 
 TEST(Html, IsAPageByItselfThatSaysWhatTheTextSays) {
@@ -125,7 +131,8 @@ TEST(Html, IsAPageByItselfThatSaysWhatTheTextSays) {
   const Report report = report_of(found);
   const std::string html = report.html("a \"drafter\" <of> mine");
   EXPECT_TRUE(well_formed(html));
-  for (const char* forbidden : {"<script", "http:", "https:", "src=", "href=", "url(", "@import", "onload"}) EXPECT_EQ(html.find(forbidden), std::string::npos) << forbidden;
+  for (const char* forbidden : {"<script", "http:", "https:", "src=", "href=", "url(", "@import", "onload"})
+    EXPECT_EQ(html.find(forbidden), std::string::npos) << forbidden;
   for (const Finding& finding : report.findings) {
     EXPECT_NE(html.find(html_escape(finding.text)), std::string::npos);
     EXPECT_NE(html.find(html_escape(finding.fix)), std::string::npos);
@@ -187,7 +194,8 @@ TEST(Breakdown, PositionsAndDomainsPartitionTheRows) {
 
 TEST(Domains, AreReadByTheRowInAConversationsName) {
   const TempFolder folder;
-  const std::string path = folder.write("prompts.jsonl", "{\"source\": \"web\", \"category\": \"maths\"}\n{\"source\": \"web\"}\n{\"domain\": \"c\\u00e4fe<\"}");
+  const std::string path =
+      folder.write("prompts.jsonl", "{\"source\": \"web\", \"category\": \"maths\"}\n{\"source\": \"web\"}\n{\"domain\": \"c\\u00e4fe<\"}");
   Sample sample;
   for (const char* id : {"2", "data_0.ckpt", "1"}) sample.conversations.emplace_back().id = id;
   const Status named = name_domains(path, sample);
@@ -239,7 +247,8 @@ TEST(Validation, IsBorneOutOrNot) {
 
 TEST(Report, FiguresOfEngineAndReplayStandBesideEachOther) {
   Report report;
-  report.accepted_by_step = {{"replayed as declared", {Interval{0.4, 0.3, 0.5}, Interval{0.2, 0.1, 0.3}}}, {"as the engine states it", {Interval{0.1, 0.1, 0.1}}}};
+  report.accepted_by_step = {{"replayed as declared", {Interval{0.4, 0.3, 0.5}, Interval{0.2, 0.1, 0.3}}},
+                             {"as the engine states it", {Interval{0.1, 0.1, 0.1}}}};
   const nlohmann::json chart = report.json()["acceptance_by_step"][0]["charts"][0];
   EXPECT_EQ(chart["labels"], (nlohmann::json{"1", "2"}));
   EXPECT_EQ(chart["series"][1]["name"], "as the engine states it");

@@ -21,15 +21,17 @@ std::vector<Finding> served_by(const std::string& engine, Feedback feedback, std
   Reading truth = true_reading(spec);
   truth.spec.feedback = feedback;
   std::vector<Finding> out;
-  diagnose(checkpoint, truth, [](Reading& r) { r.spec.feedback = Feedback::kPostNorm; }, {}, missing, {}, [&](ReadingScorer& scorer, const Case& found) {
-    const auto raw = RawCheckpoint::open(folder / "drafter");
-    const auto version = parse_engine(engine);
-    ASSERT_TRUE(raw.ok() && version.ok());
-    const Judged& base = found.result.rounds.front().base;
-    const auto findings = replay_served(*raw, *version, "LlamaForCausalLM", base.hypothesis.reading, found.facts, scorer, base, 3);
-    ASSERT_TRUE(findings.ok()) << findings.status().message();
-    out = *findings;
-  });
+  diagnose(
+      checkpoint, truth, [](Reading& r) { r.spec.feedback = Feedback::kPostNorm; }, {}, missing, {},
+      [&](ReadingScorer& scorer, const Case& found) {
+        const auto raw = RawCheckpoint::open(folder / "drafter");
+        const auto version = parse_engine(engine);
+        ASSERT_TRUE(raw.ok() && version.ok());
+        const Judged& base = found.result.rounds.front().base;
+        const auto findings = replay_served(*raw, *version, "LlamaForCausalLM", base.hypothesis.reading, found.facts, scorer, base, 3);
+        ASSERT_TRUE(findings.ok()) << findings.status().message();
+        out = *findings;
+      });
   return out;
 }
 

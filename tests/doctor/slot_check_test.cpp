@@ -23,7 +23,8 @@ class SlotCheck : public testing::Test {
       for (int i = 0; i < n; ++i) {
         for (int v = 0; v < spec_.vocab; ++v) {
           float sum = 0;
-          for (int c = 0; c < spec_.target_hidden; ++c) sum += x[i * spec_.target_hidden + c] * rows_[static_cast<size_t>(v * spec_.target_hidden + c)];
+          for (int c = 0; c < spec_.target_hidden; ++c)
+            sum += x[i * spec_.target_hidden + c] * rows_[static_cast<size_t>(v * spec_.target_hidden + c)];
           logits[i * spec_.vocab + v] = sum;
         }
       }

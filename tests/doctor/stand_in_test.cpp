@@ -25,7 +25,8 @@ TEST(StandIns, TheNearestStoredBoundaryThatIsNoTap) {
 TEST(StandIns, TooFewStatesAreRefused) {
   DraftSpec spec = drawn_spec();
   spec.taps = {1, 4, 7};
-  const std::vector<StateSlot> two = {{StateSlot::Kind::kBoundary, 1, StateSlot::Norm::kRaw}, {StateSlot::Kind::kBoundary, 5, StateSlot::Norm::kRaw}};
+  const std::vector<StateSlot> two = {{StateSlot::Kind::kBoundary, 1, StateSlot::Norm::kRaw},
+                                      {StateSlot::Kind::kBoundary, 5, StateSlot::Norm::kRaw}};
   EXPECT_FALSE(nearest_feature(spec, two, kDrawnBlocks).ok());
   spec.taps = {1, 5, kFinalNormed};  // 5 is not the last block's
   const auto final = nearest_feature(spec, two, kDrawnBlocks);
@@ -41,7 +42,8 @@ TEST(StandIns, WrongTapsAreNamedWithoutTheDeclaredState) {
   EXPECT_EQ(found.findings[0].code, "wrong-taps") << found.text();
   EXPECT_EQ(found.findings[0].severity, Severity::kError) << found.text();
   EXPECT_NE(found.findings[0].text.find("works with taps 0,1,4"), std::string::npos) << found.text();
-  EXPECT_NE(found.findings[0].text.find("boundary 8 stands for boundary 7, which the trace does not hold"), std::string::npos) << found.text();
+  EXPECT_NE(found.findings[0].text.find("boundary 8 stands for boundary 7, which the trace does not hold"), std::string::npos)
+      << found.text();
   EXPECT_NE(found.findings[0].fix.find("in place of 1,4,7"), std::string::npos) << found.text();
 }
 
@@ -50,7 +52,8 @@ TEST(StandIns, AHealthyDrafterIsNotAccused) {
     DrawnOptions options;
     options.seed = seed;
     const DraftSpec spec = drawn_spec();
-    const Case found = diagnose(drawn_checkpoint(spec, seed), true_reading(spec), [](Reading&) {}, options, {static_cast<int>(seed % 2 == 0 ? 4 : 7)});
+    const Case found =
+        diagnose(drawn_checkpoint(spec, seed), true_reading(spec), [](Reading&) {}, options, {static_cast<int>(seed % 2 == 0 ? 4 : 7)});
     ASSERT_FALSE(found.findings.empty());
     for (const Finding& finding : found.findings) EXPECT_NE(finding.severity, Severity::kError) << found.text();
   }

@@ -22,7 +22,8 @@ std::function<std::vector<Finding>()> engine(const Fault& fault, const Setting& 
     const Reading declared = true_reading(spec);
     EmulatedEngine served{.reading = declared};
     fault(served);
-    return diagnose_engine(drawn_checkpoint(spec, 7), declared, served, setting.with_states, setting.with_target ? drawn_target(spec, 3) : TargetTables{});
+    return diagnose_engine(drawn_checkpoint(spec, 7), declared, served, setting.with_states,
+                           setting.with_target ? drawn_target(spec, 3) : TargetTables{});
   };
 }
 
@@ -82,6 +83,7 @@ void latent(DraftSpec& spec) {
 
 }  // namespace
 
+// clang-format off
 std::vector<TableRow> engine_faults() {
   const auto spec = [](auto change) { return [change](EmulatedEngine& e) { change(e.reading.spec); }; };
   const auto noise = [](std::span<float> tap, int) {
@@ -139,5 +141,6 @@ std::vector<TableRow> engine_faults() {
        })},
   };
 }
+// clang-format on
 
 }  // namespace aerie

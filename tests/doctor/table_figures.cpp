@@ -22,7 +22,8 @@ std::string log(double length, int k, int lines, int running = 1) {
   std::string out;
   for (int i = 0; i < lines; ++i) {
     const double l = length == 1.0 ? 1.0 : std::min(length + 0.02 * ((i * 7) % 5 - 2), 1.0 + k);
-    out += fmt::format("Decode batch, #running-req: {}, accept len: {:.2f}, accept rate: {:.2f}, cuda graph: True\n", running, l, (l - 1) / k);
+    out +=
+        fmt::format("Decode batch, #running-req: {}, accept len: {:.2f}, accept rate: {:.2f}, cuda graph: True\n", running, l, (l - 1) / k);
   }
   return out;
 }
@@ -33,7 +34,8 @@ std::function<std::vector<Finding>()> shape(const std::string& text) {
   return [=] { return judge_acceptance(reading(text)); };
 }
 
-std::function<std::vector<Finding>()> compared(const std::string& a, const std::string& with_a, const std::string& b, const std::string& with_b) {
+std::function<std::vector<Finding>()> compared(const std::string& a, const std::string& with_a, const std::string& b,
+                                               const std::string& with_b) {
   return [=] {
     std::vector<LabelledReading> out;
     for (const auto& [condition, text] : {std::pair{a, with_a}, std::pair{b, with_b}}) {
@@ -46,6 +48,7 @@ std::function<std::vector<Finding>()> compared(const std::string& a, const std::
 
 }  // namespace
 
+// clang-format off
 std::vector<TableRow> figure_faults() {
   const std::string sglang = "python -m sglang.launch_server --model-path T --speculative-draft-model-path D ";
   return {
@@ -77,7 +80,9 @@ std::vector<TableRow> figure_faults() {
       {{62}, "NaN logits: nothing is ever accepted", {"nothing-accepted"}, shape(log(1.0, 3, 12))},
   };
 }
+// clang-format on
 
+// clang-format off
 std::vector<NotShown> not_shown() {
   return {
       {{50}, "the template that an engine renders is in none of the files; aerie tokenize shows both renderings side by side"},
@@ -85,5 +90,6 @@ std::vector<NotShown> not_shown() {
       {{63}, "images: no trace that is read holds what the vision tower put in place of tokens"},
   };
 }
+// clang-format on
 
 }  // namespace aerie

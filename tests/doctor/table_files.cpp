@@ -1,8 +1,8 @@
 // Faults in a drafter's files, which reading them shows.
-#include "eagle3/dialects/speculators.h"
-#include "eagle3/engines/as_served.h"
 #include "diagnosis.h"
 #include "eagle3/checkpoint_parts.h"
+#include "eagle3/dialects/speculators.h"
+#include "eagle3/engines/as_served.h"
 #include "support/temp_folder.h"
 #include "table.h"
 
@@ -31,12 +31,14 @@ std::function<std::vector<Finding>()> files(const std::function<void(Parts&)>& d
     const auto read = read_drafter(folder / "drafter", known);
     if (read.ok()) return read->findings;
     const bool says = read.status().message().find(words) != std::string::npos;
-    return std::vector<Finding>{{Severity::kError, says ? "files-refused" : "files-refused-for-another-reason", read.status().message(), ""}};
+    return std::vector<Finding>{
+        {Severity::kError, says ? "files-refused" : "files-refused-for-another-reason", read.status().message(), ""}};
   };
 }
 
 }  // namespace
 
+// clang-format off
 std::vector<TableRow> file_faults() {
   const std::vector<std::string> refused = {"files-refused"};
   return {
@@ -73,5 +75,6 @@ std::vector<TableRow> file_faults() {
        }, "rope_theta")},
   };
 }
+// clang-format on
 
 }  // namespace aerie

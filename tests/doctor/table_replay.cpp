@@ -73,6 +73,7 @@ std::vector<Finding> findings_of_sample(const DraftSpec& spec, bool with_prompt)
 
 }  // namespace
 
+// clang-format off
 std::vector<TableRow> replay_faults() {
   const auto offsets_taken_for_ids = [](Reading& r) {
     for (size_t d = 0; d < r.spec.d2t.size(); ++d) r.spec.d2t[d] -= static_cast<int32_t>(d);
@@ -148,5 +149,6 @@ std::vector<TableRow> replay_faults() {
       {{61}, "token i beside the state of position i", {"wrong-token-shift"}, misread([](Reading& r) { r.token_shift = 0; }, nullptr, [](Reading& r) { r.token_shift = -1; })},
   };
 }
+// clang-format on
 
 }  // namespace aerie

@@ -29,7 +29,8 @@ Outcome judge(const TableRow& row, const Finding& first) {
 
 TEST(ConfusionTable, NamesNineOfTenFaultsAndIsNeverConfidentlyWrong) {
   std::vector<TableRow> table;
-  for (auto&& part : {file_faults(), replay_faults(), engine_faults(), figure_faults()}) table.insert(table.end(), part.begin(), part.end());
+  for (auto&& part : {file_faults(), replay_faults(), engine_faults(), figure_faults()})
+    table.insert(table.end(), part.begin(), part.end());
   int right = 0, unknown = 0, wrong = 0;
   std::printf("%-9s %-66s %-30s %s\n", "rows", "fault", "first answer", "");
   for (const TableRow& row : table) {
@@ -39,9 +40,12 @@ TEST(ConfusionTable, NamesNineOfTenFaultsAndIsNeverConfidentlyWrong) {
     unknown += outcome == Outcome::kUnknown;
     wrong += outcome == Outcome::kWrong;
     std::printf("%-9s %-66s %-30s %s\n", fmt::format("{}", fmt::join(row.rows, ",")).c_str(), row.fault.c_str(), first.code.c_str(),
-                outcome == Outcome::kRight ? "right" : outcome == Outcome::kUnknown ? "unknown" : "WRONG");
+                outcome == Outcome::kRight     ? "right"
+                : outcome == Outcome::kUnknown ? "unknown"
+                                               : "WRONG");
     EXPECT_NE(outcome, Outcome::kWrong) << row.fault << ": " << first.code << ": " << first.text;
-    if (outcome == Outcome::kUnknown) std::printf("          expected %s; it said: %s\n", fmt::format("{}", fmt::join(row.codes, " or ")).c_str(), first.text.c_str());
+    if (outcome == Outcome::kUnknown)
+      std::printf("          expected %s; it said: %s\n", fmt::format("{}", fmt::join(row.codes, " or ")).c_str(), first.text.c_str());
   }
   const auto all = static_cast<double>(table.size());
   std::printf("%zu faults: %d right (%.1f %%), %d unknown, %d confidently wrong\n", table.size(), right, 100 * right / all, unknown, wrong);

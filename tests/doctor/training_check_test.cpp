@@ -61,7 +61,9 @@ TEST(Mask, AnswersThatWereCutOffLackNoEnd) {
   EXPECT_TRUE(judge_mask(sample, kFrame).empty());
 }
 
-TEST(Mask, AnotherTemplateIsNamed) { EXPECT_EQ(codes(judge_mask(sample_of(0, 0, {70, 71, 72}), kFrame)), (std::vector<std::string>{"another-template"})); }
+TEST(Mask, AnotherTemplateIsNamed) {
+  EXPECT_EQ(codes(judge_mask(sample_of(0, 0, {70, 71, 72}), kFrame)), (std::vector<std::string>{"another-template"}));
+}
 
 TEST(Mask, ATraceWithoutOneIsNotJudged) {
   Sample sample = sample_of(1, 0);
@@ -93,7 +95,9 @@ TEST(Training, MoreDraftsThanItLearned) {
 }
 
 TEST(Training, WhatItsDataAllows) {
-  const auto judged = [](int64_t conversations, double length, int k = 3) { return codes(judge_training({conversations, std::nullopt}, reading(length), k, std::nullopt)); };
+  const auto judged = [](int64_t conversations, double length, int k = 3) {
+    return codes(judge_training({conversations, std::nullopt}, reading(length), k, std::nullopt));
+  };
   EXPECT_EQ(judged(50'000, 1.3), (std::vector<std::string>{"less-than-the-data-allows"}));
   EXPECT_EQ(judged(50'000, 1.85), (std::vector<std::string>{"as-the-data-allows"}));
   EXPECT_EQ(judged(2'000, 1.3), (std::vector<std::string>{"as-the-data-allows"}));
@@ -106,8 +110,8 @@ TEST(Training, TheRecordIsReadOrPassedOver) {
   const TrainingFacts facts = recorded_training(nlohmann::json::parse(R"({"aerie_training": {"conversations": 1993, "ttt_steps": 3}})"));
   EXPECT_EQ(facts.conversations, 1993);
   EXPECT_EQ(facts.steps, 3);
-  for (const nlohmann::json& config :
-       {nlohmann::json(3), nlohmann::json::object(), nlohmann::json{{"aerie_training", 3}}, nlohmann::json{{"aerie_training", {{"conversations", -1}, {"ttt_steps", 1e300}}}}}) {
+  for (const nlohmann::json& config : {nlohmann::json(3), nlohmann::json::object(), nlohmann::json{{"aerie_training", 3}},
+                                       nlohmann::json{{"aerie_training", {{"conversations", -1}, {"ttt_steps", 1e300}}}}}) {
     EXPECT_FALSE(recorded_training(config).conversations) << config;
     EXPECT_FALSE(recorded_training(config).steps) << config;
   }
@@ -131,7 +135,8 @@ TEST(TrainingLog, AcceptanceThatFallsWhileTheLossFallsIsOverfitting) {
 }
 
 TEST(TrainingLog, WhatFallsTogetherIsNoOverfitting) {
-  EXPECT_EQ(codes(judge_training_log(log_of({{5, 1.4}, {4, 1.7}, {6, 1.5}})).value()), (std::vector<std::string>{"trained-to-the-end"}));  // the run broke down
+  EXPECT_EQ(codes(judge_training_log(log_of({{5, 1.4}, {4, 1.7}, {6, 1.5}})).value()),
+            (std::vector<std::string>{"trained-to-the-end"}));  // the run broke down
   EXPECT_EQ(codes(judge_training_log(log_of({{5, 1.4}, {4, 1.7}, {3, 1.69}})).value()), (std::vector<std::string>{"trained-to-the-end"}));
   EXPECT_EQ(codes(judge_training_log(log_of({{5, 1.4}, {4, 1.5}, {3, 1.6}})).value()), (std::vector<std::string>{"still-rising"}));
 }
@@ -139,7 +144,8 @@ TEST(TrainingLog, WhatFallsTogetherIsNoOverfitting) {
 TEST(TrainingLog, DamageIsNamedByItsLine) {
   EXPECT_EQ(judge_training_log("").status().code(), StatusCode::kNotFound);
   EXPECT_EQ(judge_training_log(log_of({{5, 1.4}})).status().code(), StatusCode::kNotFound);
-  for (const char* line : {"{\"step\":", "[]", "{\"loss\":1}", "{\"step\":1,\"validation\":{\"walk_acceptance_length\":[]}}", "{\"step\":1,\"validation\":{\"walk_acceptance_length\":[null]}}"}) {
+  for (const char* line : {"{\"step\":", "[]", "{\"loss\":1}", "{\"step\":1,\"validation\":{\"walk_acceptance_length\":[]}}",
+                           "{\"step\":1,\"validation\":{\"walk_acceptance_length\":[null]}}"}) {
     const auto judged = judge_training_log(log_of({{5, 1.4}, {4, 1.5}}) + line);
     EXPECT_EQ(judged.status().code(), StatusCode::kCorrupt) << line;
     EXPECT_NE(judged.status().message().find("line 11"), std::string::npos) << judged.status().message();

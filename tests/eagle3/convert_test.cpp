@@ -16,7 +16,8 @@ namespace {
 
 using Json = nlohmann::json;
 
-constexpr DraftFormat kFormats[] = {DraftFormat::kSpeculators, DraftFormat::kSpecForge, DraftFormat::kSglang, DraftFormat::kModelOpt, DraftFormat::kGguf};
+constexpr DraftFormat kFormats[] = {DraftFormat::kSpeculators, DraftFormat::kSpecForge, DraftFormat::kSglang, DraftFormat::kModelOpt,
+                                    DraftFormat::kGguf};
 
 int any(int low, int high) { return *rc::gen::inRange(low, high + 1); }
 /// True for about one in `n`.
@@ -142,9 +143,10 @@ std::vector<float> forward_of(const DraftCheckpoint& checkpoint) {
   for (int32_t& token : tokens) token = static_cast<int32_t>(random() % static_cast<unsigned>(spec.vocab));
   const auto vocab = static_cast<size_t>(spec.draft_vocab);
   std::vector<float> out(kSteps * kRows * vocab, NAN);
-  const Status status = unroll_logits(*drafter, ops, features, tokens, {.steps = kSteps}, [&](int step, int first, int rows, const float* logits) {
-    std::copy_n(logits, static_cast<size_t>(rows) * vocab, out.data() + static_cast<size_t>(step * kRows + first) * vocab);
-  });
+  const Status status =
+      unroll_logits(*drafter, ops, features, tokens, {.steps = kSteps}, [&](int step, int first, int rows, const float* logits) {
+        std::copy_n(logits, static_cast<size_t>(rows) * vocab, out.data() + static_cast<size_t>(step * kRows + first) * vocab);
+      });
   RC_ASSERT(status.ok());
   return out;
 }
@@ -161,7 +163,8 @@ struct Target {
   const char* architecture;
   int blocks;
 };
-const Target kTargets[] = {{"", 0}, {"llama", 40}, {"deepseek2", 61}, {"gpt-oss", 36}, {"gpt-oss", 0}, {"MiniMaxM3VLForConditionalGeneration", 40}};
+const Target kTargets[] = {{"", 0},         {"llama", 40},  {"deepseek2", 61},
+                           {"gpt-oss", 36}, {"gpt-oss", 0}, {"MiniMaxM3VLForConditionalGeneration", 40}};
 
 TEST(Convert, WhatAnyWriterWritesIsTheSameDrafterOrAFieldIsNamed) {
   std::map<DraftFormat, int> written, refused;

@@ -78,18 +78,19 @@ TEST_P(DialectSample, IsTheForwardOfTheReference) {
   const size_t vocab = static_cast<size_t>(spec.draft_vocab), count = golden_.rows.size();
   float worst = 0;
   size_t compared = 0;
-  const Status status = unroll_logits(*drafter, ops, features, ids, {.steps = kGoldenSteps}, [&](int step, int first, int rows, const float* logits) {
-    for (size_t r = 0; r < count; ++r) {
-      const int row = golden_.rows[r] - first;
-      if (row < 0 || row >= rows) continue;
-      const float* expected = golden_.logits.data() + (static_cast<size_t>(step) * count + r) * vocab;
-      for (size_t c = 0; c < vocab; ++c) {
-        const float error = std::fabs(logits[static_cast<size_t>(row) * vocab + c] - expected[c]);
-        worst = std::isnan(error) ? INFINITY : std::max(worst, error);
-        ++compared;
-      }
-    }
-  });
+  const Status status =
+      unroll_logits(*drafter, ops, features, ids, {.steps = kGoldenSteps}, [&](int step, int first, int rows, const float* logits) {
+        for (size_t r = 0; r < count; ++r) {
+          const int row = golden_.rows[r] - first;
+          if (row < 0 || row >= rows) continue;
+          const float* expected = golden_.logits.data() + (static_cast<size_t>(step) * count + r) * vocab;
+          for (size_t c = 0; c < vocab; ++c) {
+            const float error = std::fabs(logits[static_cast<size_t>(row) * vocab + c] - expected[c]);
+            worst = std::isnan(error) ? INFINITY : std::max(worst, error);
+            ++compared;
+          }
+        }
+      });
   EXPECT_TRUE(status.ok()) << status.message();
   EXPECT_EQ(compared, golden_.logits.size());
   EXPECT_LE(worst, 1e-4f);

@@ -113,8 +113,12 @@ TEST(Dialects, ModelOpt) {
   spec.d2t = {9, 0, 2, 3, 5, 7};  // unsorted
   Parts parts = flat_parts(spec, "layers.0.");
   parts.tensors.erase("t2d");
-  parts.config["eagle_config"].update({{"use_last_layernorm", true}, {"next_layer_regular", true}, {"use_input_layernorm_in_first_layer", true},
-                                       {"use_mtp_layernorm", false}, {"parallel_draft_step", 1}, {"parallel_draft_heads_num_layers", 1}});
+  parts.config["eagle_config"].update({{"use_last_layernorm", true},
+                                       {"next_layer_regular", true},
+                                       {"use_input_layernorm_in_first_layer", true},
+                                       {"use_mtp_layernorm", false},
+                                       {"parallel_draft_step", 1},
+                                       {"parallel_draft_heads_num_layers", 1}});
   expect_spec(parts, spec, "modelopt");
   EXPECT_EQ(outcome(parts), "d2t-unsorted feature-normed-twice");
   parts.config["rope_scaling"] = {{"rope_type", "yarn"}, {"factor", 32.0}, {"original_max_position_embeddings", 2048}};
@@ -130,7 +134,8 @@ TEST(Dialects, ModelOpt) {
   expect_spec(parts, spec, "modelopt");
   EXPECT_EQ(outcome(parts), "feature-normed-twice target-head");
   parts.config["draft_vocab_size"] = 6;
-  EXPECT_NE(outcome(parts).find("lm_head.weight is missing, and the target's head [10, 16] cannot stand in for one of [6, 16]"), std::string::npos);
+  EXPECT_NE(outcome(parts).find("lm_head.weight is missing, and the target's head [10, 16] cannot stand in for one of [6, 16]"),
+            std::string::npos);
   parts = flat_parts(flat_spec(), "layers.0.");
   parts.config["eagle_config"]["use_last_layernorm"] = false;
   EXPECT_NE(outcome(parts).find("'norm.weight' is a tensor that no part"), std::string::npos) << outcome(parts);
@@ -170,10 +175,22 @@ TEST(Dialects, LatentAttention) {
   const double m = 0.1 * std::log(64.0) + 1.0;
   spec.attention_scale = static_cast<float>(m * m);  // 2.00474: Kimi-K2.5's softmax is scaled by 192^-0.5 times this
   Parts parts = flat_parts(spec);
-  parts.config.update({{"architectures", {"Eagle3DeepseekV2ForCausalLM"}}, {"model_type", "kimi_k2"}, {"q_lora_rank", 12}, {"kv_lora_rank", 8},
-                       {"qk_nope_head_dim", 8}, {"qk_rope_head_dim", 4}, {"v_head_dim", 6}, {"n_routed_experts", 384},
-                       {"rope_scaling", {{"type", "yarn"}, {"factor", 64.0}, {"original_max_position_embeddings", 4096}, {"beta_fast", 32.0},
-                                         {"beta_slow", 1.0}, {"mscale", 1.0}, {"mscale_all_dim", 1.0}}}});
+  parts.config.update({{"architectures", {"Eagle3DeepseekV2ForCausalLM"}},
+                       {"model_type", "kimi_k2"},
+                       {"q_lora_rank", 12},
+                       {"kv_lora_rank", 8},
+                       {"qk_nope_head_dim", 8},
+                       {"qk_rope_head_dim", 4},
+                       {"v_head_dim", 6},
+                       {"n_routed_experts", 384},
+                       {"rope_scaling",
+                        {{"type", "yarn"},
+                         {"factor", 64.0},
+                         {"original_max_position_embeddings", 4096},
+                         {"beta_fast", 32.0},
+                         {"beta_slow", 1.0},
+                         {"mscale", 1.0},
+                         {"mscale_all_dim", 1.0}}}});
   parts.config["eagle_config"]["eagle_aux_hidden_state_layer_ids"] = {2, 30, 58};
   expect_spec(parts, spec, "specforge");
   parts.config["eagle_config"]["eagle_aux_hidden_state_layer_ids"] = {1, 29, 57};
@@ -243,7 +260,8 @@ TEST(Dialects, WithoutTapsTheFeatureIsTheFinalState) {
   spec.has_fc = false;
   for (const bool by_flag : {true, false}) {
     Parts parts = flat_parts(spec);
-    parts.config["eagle_config"] = by_flag ? Json{{"use_aux_hidden_state", false}} : Json{{"eagle_aux_hidden_state_layer_ids", Json::array()}};
+    parts.config["eagle_config"] =
+        by_flag ? Json{{"use_aux_hidden_state", false}} : Json{{"eagle_aux_hidden_state_layer_ids", Json::array()}};
     expect_spec(parts, spec, "specforge");
     EXPECT_EQ(spec_fields(spec).front().text(), "final");
     parts.set_zeros("fc.weight", {16, 48});
@@ -258,7 +276,8 @@ TEST(Dialects, IdsThatFitBothConventionsAreNeverGuessedSilently) {
   EXPECT_EQ(outcome(parts), "ambiguous-layer-ids");
   TempFolder dir;
   parts.write(dir / "d");
-  EXPECT_NE(open_drafter(dir / "d").status().message().find("boundaries 24,30,36, or block outputs, which are boundaries 25,31,37"), std::string::npos);
+  EXPECT_NE(open_drafter(dir / "d").status().message().find("boundaries 24,30,36, or block outputs, which are boundaries 25,31,37"),
+            std::string::npos);
   OpenOptions options;
   options.convention = LayerIdConvention::kBoundary;
   auto opened = open_drafter(dir / "d", options);
@@ -269,7 +288,8 @@ TEST(Dialects, IdsThatFitBothConventionsAreNeverGuessedSilently) {
   options.taps = {0, 1, 2};
   opened = open_drafter(dir / "d", options);
   ASSERT_TRUE(opened.ok());
-  EXPECT_NE(opened->spec.provenance["taps"].why.find("--taps, instead of eagle_config.eagle_aux_hidden_state_layer_ids [24,30,36]"), std::string::npos);
+  EXPECT_NE(opened->spec.provenance["taps"].why.find("--taps, instead of eagle_config.eagle_aux_hidden_state_layer_ids [24,30,36]"),
+            std::string::npos);
   options = {};
   options.target_blocks = 36;
   EXPECT_EQ(outcome(parts, options), "layer-ids-inferred");
@@ -297,7 +317,9 @@ struct Fault {
 TEST(Dialects, RefuseBrokenFilesInOneClearSentence) {
   const Fault faults[] = {
       {"fc.weight has the shape [16, 64], expected [16, 48] by the config: it reads 4 taps of width 16, but there are 3",
-       [](Parts& p) { p.set_zeros("fc.weight", {16, 64}); }},
+       [](Parts& p) {
+         p.set_zeros("fc.weight", {16, 64});
+       }},
       {"midlayer.hidden_norm.weight [16] is missing", [](Parts& p) { p.tensors.erase("midlayer.hidden_norm.weight"); }},
       {"'fc_norm.0.weight' is there, but fc_norm is not true", [](Parts& p) { p.set_zeros("fc_norm.0.weight", {16}); }},
       {"'input_norm.weight' is there, but norm_before_fc is not true", [](Parts& p) { p.set_zeros("input_norm.weight", {48}); }},
@@ -316,8 +338,11 @@ TEST(Dialects, RefuseBrokenFilesInOneClearSentence) {
        }},
       {"d2t is missing, but the draft vocabulary of 6", [](Parts& p) { p.tensors.erase("d2t"); }},
       {"d2t[5] is 9: draft token 5 plus this offset is outside the target's vocabulary of 10; the values look like target ids",
-       [](Parts& p) { p.set_i64("d2t", {0, 2, 3, 4, 5, 9}); }},
-      {"with d2t read as target ids the two agree", [](Parts& p) {
+       [](Parts& p) {
+         p.set_i64("d2t", {0, 2, 3, 4, 5, 9});
+       }},
+      {"with d2t read as target ids the two agree",
+       [](Parts& p) {
          p.config["vocab_size"] = 20;
          std::vector<uint8_t> known(20, 0);
          for (const int id : {0, 1, 2, 3, 4, 6}) known[static_cast<size_t>(id)] = 1;
@@ -329,7 +354,10 @@ TEST(Dialects, RefuseBrokenFilesInOneClearSentence) {
          p.set_i64("d2t", {0, 0, 0, 0, 0, 0});
          p.tensors.erase("t2d");
        }},
-      {"d2t maps the draft tokens 0 and 1 to the same target token 0", [](Parts& p) { p.set_i64("d2t", {0, -1, 1, 2, 3, 4}); }},
+      {"d2t maps the draft tokens 0 and 1 to the same target token 0",
+       [](Parts& p) {
+         p.set_i64("d2t", {0, -1, 1, 2, 3, 4});
+       }},
       {"t2d says that target token", [](Parts& p) { std::swap(p.tensors["t2d"].data[0], p.tensors["t2d"].data[1]); }},
       {"'midlayer.self_attn.rope.weight' is a tensor that no part", [](Parts& p) { p.set_zeros("midlayer.self_attn.rope.weight", {1}); }},
       {"the key 'norm_everything' is not known", [](Parts& p) { p.config["norm_everything"] = true; }},
@@ -347,7 +375,10 @@ TEST(Dialects, RefuseBrokenFilesInOneClearSentence) {
 TEST(Dialects, OtherFamiliesAreNamed) {
   const Fault faults[] = {
       {"a P-EAGLE drafter (PEagleDraftModel)", [](Parts& p) { p.config["architectures"] = {"PEagleDraftModel"}; }},
-      {"a P-EAGLE drafter (it has the tensor 'mask_hidden')", [](Parts& p) { p.set_zeros("mask_hidden", {1, 48}); }},
+      {"a P-EAGLE drafter (it has the tensor 'mask_hidden')",
+       [](Parts& p) {
+         p.set_zeros("mask_hidden", {1, 48});
+       }},
       {"a P-EAGLE drafter (speculators_model_type is 'peagle')", [](Parts& p) { p.config["speculators_model_type"] = "peagle"; }},
       {"a DFlash drafter (it has dflash_config)", [](Parts& p) { p.config["dflash_config"] = Json::object(); }},
       {"a DSpark drafter (it has dspark_config)", [](Parts& p) { p.config["dspark_config"] = Json::object(); }},
@@ -360,9 +391,18 @@ TEST(Dialects, OtherFamiliesAreNamed) {
          p.set_zeros("fc.weight", {16, 32});
          p.set_zeros("layers.0.self_attn.q_proj.weight", {32, 16});
        }},
-      {"with Medusa heads", [](Parts& p) { p.set_zeros("parallel_draft_heads.0.medusa_layers.0.linear.weight", {16, 16}); }},
-      {"joins embedding and feature by eh_proj", [](Parts& p) { p.set_zeros("midlayer.eh_proj.weight", {16, 32}); }},
-      {"quantised (quantization_config: 'fp8')", [](Parts& p) { p.config["quantization_config"] = {{"quant_method", "fp8"}}; }},
+      {"with Medusa heads",
+       [](Parts& p) {
+         p.set_zeros("parallel_draft_heads.0.medusa_layers.0.linear.weight", {16, 16});
+       }},
+      {"joins embedding and feature by eh_proj",
+       [](Parts& p) {
+         p.set_zeros("midlayer.eh_proj.weight", {16, 32});
+       }},
+      {"quantised (quantization_config: 'fp8')",
+       [](Parts& p) {
+         p.config["quantization_config"] = {{"quant_method", "fp8"}};
+       }},
       {"the architecture 'GPT2LMHeadModel'",
        [](Parts& p) {
          p.config["architectures"] = {"GPT2LMHeadModel"};
@@ -403,12 +443,18 @@ TEST(Dialects, RopeScalingOfBothSchemas) {
     EXPECT_TRUE(opened.result.ok()) << opened.result.status().message();
     return opened.result.ok() ? opened.result->spec.rope_scaling : RopeScaling();
   };
-  const RopeScaling llama3 = {.kind = RopeScalingKind::kLlama3, .factor = 8, .original_max_positions = 8192, .low_freq_factor = 1, .high_freq_factor = 4};
-  const Json stated = {{"rope_type", "llama3"}, {"factor", 8.0}, {"original_max_position_embeddings", 8192}, {"low_freq_factor", 1.0}, {"high_freq_factor", 4.0}};
+  const RopeScaling llama3 = {
+      .kind = RopeScalingKind::kLlama3, .factor = 8, .original_max_positions = 8192, .low_freq_factor = 1, .high_freq_factor = 4};
+  const Json stated = {{"rope_type", "llama3"},
+                       {"factor", 8.0},
+                       {"original_max_position_embeddings", 8192},
+                       {"low_freq_factor", 1.0},
+                       {"high_freq_factor", 4.0}};
   EXPECT_EQ(scaling({{"rope_scaling", stated}}), llama3);
   EXPECT_EQ(scaling({{"rope_parameters", stated}}), llama3);
   EXPECT_EQ(scaling({{"rope_scaling", stated}, {"rope_parameters", stated}}), llama3);
-  EXPECT_EQ(scaling({{"rope_scaling", {{"type", "linear"}, {"factor", 4.0}}}}), (RopeScaling{.kind = RopeScalingKind::kLinear, .factor = 4}));
+  EXPECT_EQ(scaling({{"rope_scaling", {{"type", "linear"}, {"factor", 4.0}}}}),
+            (RopeScaling{.kind = RopeScalingKind::kLinear, .factor = 4}));
   const auto yarn = [&](Json more) {
     Json object = {{"rope_type", "yarn"}, {"factor", 4.0}, {"original_max_position_embeddings", 64}};
     object.update(more);

@@ -193,7 +193,8 @@ TEST(Drafter, ReadAsIsTheDrafterOfTheOtherSpec) {
   std::reverse(other.spec.taps.begin(), other.spec.taps.end());
   const auto shared = drafter.read_as(other.spec);
   ASSERT_TRUE(shared.ok()) << shared.status().message();
-  const auto found = unroll(*shared, ops, golden, 8), expected = unroll(Drafter::create(other, golden_tables(golden)).value(), ops, golden, 8);
+  const auto found = unroll(*shared, ops, golden, 8),
+             expected = unroll(Drafter::create(other, golden_tables(golden)).value(), ops, golden, 8);
   const auto before = unroll(drafter, ops, golden, 8);
   for (size_t s = 0; s < found.size(); ++s) {
     EXPECT_EQ(found[s].head_input, expected[s].head_input) << s;
@@ -209,7 +210,8 @@ TEST(Drafter, ReadAsRefusesASpecThatCallsForOtherWeights) {
   checkpoint.spec = spec;
   for (const DraftTensor& tensor : draft_tensors(spec)) {
     const std::vector<float>& values = weights.at(tensor.name);
-    checkpoint.tensors[tensor.name] = {tensor.name, DType::kF32, tensor.shape, {reinterpret_cast<const uint8_t*>(values.data()), values.size() * sizeof(float)}};
+    checkpoint.tensors[tensor.name] = {
+        tensor.name, DType::kF32, tensor.shape, {reinterpret_cast<const uint8_t*>(values.data()), values.size() * sizeof(float)}};
   }
   TargetTables tables;
   tables.hidden = spec.target_hidden, tables.vocab = spec.vocab, tables.blocks = 4;

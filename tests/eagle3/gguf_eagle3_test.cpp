@@ -35,7 +35,9 @@ TEST(GgufEagle3, WhatIsWrittenReadsBackAsTheSameForwardAndValues) {
       spec.rope_scaling = {.kind = RopeScalingKind::kLlama3, .factor = 8, .original_max_positions = 8192};
     }
     if (variant == 5) {
-      spec.rope_scaling = {.kind = RopeScalingKind::kYarn, .factor = 4, .original_max_positions = 64,
+      spec.rope_scaling = {.kind = RopeScalingKind::kYarn,
+                           .factor = 4,
+                           .original_max_positions = 64,
                            .magnitude = static_cast<float>(0.1 * std::log(4.0) + 1.0)};
     }
     if (variant == 6) spec.d2t = {9, 1, 4, 0, 3, 2};
@@ -61,7 +63,8 @@ TEST(GgufEagle3, WhatIsWrittenReadsBackAsTheSameForwardAndValues) {
 }
 
 /// The file of gguf_spec() after `change`, opened.
-Expected<DraftCheckpoint> changed(const std::function<void(GgufMetadata&, std::vector<TensorView>&)>& change, const OpenOptions& options = {}) {
+Expected<DraftCheckpoint> changed(const std::function<void(GgufMetadata&, std::vector<TensorView>&)>& change,
+                                  const OpenOptions& options = {}) {
   const Made made(gguf_spec());
   TempFolder dir;
   EXPECT_TRUE(gguf_eagle3::save_checkpoint(dir / "d.gguf", made.checkpoint, {}).ok());
@@ -134,9 +137,11 @@ TEST(GgufEagle3, RefusesWhatContradictsItself) {
   const Fault faults[] = {
       {"architecture 'llama', not of a drafter", [](auto& meta, auto&) { set(meta, "general.architecture", "llama"); }},
       {"eagle3.block_count is 2", [](auto& meta, auto&) { set(meta, "eagle3.block_count", uint32_t{2}); }},
-      {"eagle3.embedding_length is missing", [](auto& meta, auto&) { std::erase_if(meta, [](auto& e) { return e.first == "eagle3.embedding_length"; }); }},
+      {"eagle3.embedding_length is missing",
+       [](auto& meta, auto&) { std::erase_if(meta, [](auto& e) { return e.first == "eagle3.embedding_length"; }); }},
       {"the key 'eagle3.fc_norm' is not known", [](auto& meta, auto&) { set(meta, "eagle3.fc_norm", true); }},
-      {"'enc.output_norm.weight' is there, but norm_before_fc is not true", [](auto& meta, auto&) { set(meta, "eagle3.norm_before_fc", false); }},
+      {"'enc.output_norm.weight' is there, but norm_before_fc is not true",
+       [](auto& meta, auto&) { set(meta, "eagle3.norm_before_fc", false); }},
       {"rope.scaling.type is 'longrope'", [](auto& meta, auto&) { set(meta, "eagle3.rope.scaling.type", "longrope"); }},
       {"enc.output_norm.weight has the shape [36], expected [24]",
        [](auto& meta, auto&) {
@@ -145,11 +150,13 @@ TEST(GgufEagle3, RefusesWhatContradictsItself) {
       {"d2t is all zeros", with_d2t(zeros)},
       {"d2t maps the draft tokens 1 and 2 to the same target token 1; this dialect stores target ids, not offsets", with_d2t(offsets)},
       {"d2t[5] is 10, outside the target's vocabulary of 10", with_d2t(far)},
-      {"'blk.0.attn_q_norm.weight' is a tensor that no part", [](auto&, auto& tensors) { tensor(tensors, "output_norm.weight").name = "blk.0.attn_q_norm.weight"; }},
+      {"'blk.0.attn_q_norm.weight' is a tensor that no part",
+       [](auto&, auto& tensors) { tensor(tensors, "output_norm.weight").name = "blk.0.attn_q_norm.weight"; }},
   };
   for (const Fault& fault : faults) {
     const auto read = changed(fault.damage);
-    EXPECT_NE(read.status().message().find(fault.expected), std::string::npos) << "expected: " << fault.expected << "\nfound: " << read.status().message();
+    EXPECT_NE(read.status().message().find(fault.expected), std::string::npos)
+        << "expected: " << fault.expected << "\nfound: " << read.status().message();
   }
 }
 

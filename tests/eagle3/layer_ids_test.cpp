@@ -82,18 +82,16 @@ TEST(LayerIds, GuessesOnlyWhatTheNumbersShow) {
     LayerIdConvention convention;
   };
   const Case cases[] = {
-      {{2, 30, 58}, 0, Strength::kCertain, kBoundary},      // Kimi-K2.5, N = 61
-      {{1, 29, 57}, 0, Strength::kCertain, kBlockOutput},   // DeepSeek-V3, N = 61
-      {{1, 46, 90}, 0, Strength::kCertain, kBlockOutput},   // Qwen3-235B, N = 94
-      {{1, 17, 32}, 0, Strength::kCertain, kBlockOutput},   // gpt-oss-120b, N = 36
-      {{1, 17, 33}, 36, Strength::kLikely, kBlockOutput},   // the same by another maker
-      {{1, 23, 44}, 0, Strength::kCertain, kBlockOutput},   // Llama 4 Maverick, N = 48
-      {{24, 30, 36}, 0, Strength::kNone, kBoundary},        // undecidable ...
-      {{24, 30, 36}, 36, Strength::kCertain, kBoundary},    // ... unless N is known
-      {{1, 21, 40}, 43, Strength::kLikely, kBlockOutput},
-      {{2, 10, 20}, 0, Strength::kLikely, kBoundary},
-      {{-1, 2, 30}, 0, Strength::kCertain, kBlockOutput},
-      {{5, 9}, 0, Strength::kNone, kBoundary},
+      {{2, 30, 58}, 0, Strength::kCertain, kBoundary},     // Kimi-K2.5, N = 61
+      {{1, 29, 57}, 0, Strength::kCertain, kBlockOutput},  // DeepSeek-V3, N = 61
+      {{1, 46, 90}, 0, Strength::kCertain, kBlockOutput},  // Qwen3-235B, N = 94
+      {{1, 17, 32}, 0, Strength::kCertain, kBlockOutput},  // gpt-oss-120b, N = 36
+      {{1, 17, 33}, 36, Strength::kLikely, kBlockOutput},  // the same by another maker
+      {{1, 23, 44}, 0, Strength::kCertain, kBlockOutput},  // Llama 4 Maverick, N = 48
+      {{24, 30, 36}, 0, Strength::kNone, kBoundary},       // undecidable ...
+      {{24, 30, 36}, 36, Strength::kCertain, kBoundary},   // ... unless N is known
+      {{1, 21, 40}, 43, Strength::kLikely, kBlockOutput}, {{2, 10, 20}, 0, Strength::kLikely, kBoundary},
+      {{-1, 2, 30}, 0, Strength::kCertain, kBlockOutput}, {{5, 9}, 0, Strength::kNone, kBoundary},
   };
   for (const Case& c : cases) {
     const LayerIdGuess guess = guess_convention(c.ids, c.blocks);

@@ -144,7 +144,8 @@ TEST(Unroll, RefusesWhatDoesNotFit) {
   };
   const std::vector<int32_t> ids(golden.token_ids.size(), 40);
   EXPECT_NE(refusal(golden.features, ids, {}).find("token 0 is 40, outside"), std::string::npos);
-  EXPECT_NE(refusal({golden.features.data(), 7}, golden.token_ids, {}).find("7 feature values for 7 tokens, expected 48"), std::string::npos);
+  EXPECT_NE(refusal({golden.features.data(), 7}, golden.token_ids, {}).find("7 feature values for 7 tokens, expected 48"),
+            std::string::npos);
   EXPECT_NE(refusal({}, {}, {}).find("no rows"), std::string::npos);
   EXPECT_NE(refusal(golden.features, golden.token_ids, {.steps = 0}).find("0 steps"), std::string::npos);
   EXPECT_NE(refusal(golden.features, golden.token_ids, {.steps = 33}).find("33 steps"), std::string::npos);

@@ -58,7 +58,8 @@ constexpr StatusCode kCorrupt = StatusCode::kCorrupt, kMissing = StatusCode::kNo
 
 TEST(Speculators, RefusesAConfigThatIsIncompleteOrContradictory) {
   expect_refused({
-      {"a DFlash drafter (speculators_model_type is 'dflash')", kUnsupported, [](Parts& p) { p.config["speculators_model_type"] = "dflash"; }},
+      {"a DFlash drafter (speculators_model_type is 'dflash')", kUnsupported,
+       [](Parts& p) { p.config["speculators_model_type"] = "dflash"; }},
       {"speculators_model_type is missing", kMissing, [](Parts& p) { p.config["speculators_model_type"] = nullptr; }},
       {"a P-EAGLE drafter (PEagleDraftModel)", kUnsupported, [](Parts& p) { p.config["architectures"] = {"PEagleDraftModel"}; }},
       {"architectures names 'OtherModel'", kUnsupported, [](Parts& p) { p.config["architectures"] = {"OtherModel"}; }},
@@ -74,7 +75,8 @@ TEST(Speculators, RefusesAConfigThatIsIncompleteOrContradictory) {
       {"norm_output is '1', expected true or false", kCorrupt, [](Parts& p) { p.config["norm_output"] = 1; }},
       {"eagle_aux_hidden_state_layer_ids is missing", kCorrupt, [](Parts& p) { p.config.erase("eagle_aux_hidden_state_layer_ids"); }},
       {"give the 2 boundaries with --taps", kCorrupt, [](Parts& p) { p.config["eagle_aux_hidden_state_layer_ids"] = nullptr; }},
-      {"the feature of width 12 is not as wide as the drafter", kCorrupt, [](Parts& p) { p.config["eagle_aux_hidden_state_layer_ids"] = Json::array(); }},
+      {"the feature of width 12 is not as wide as the drafter", kCorrupt,
+       [](Parts& p) { p.config["eagle_aux_hidden_state_layer_ids"] = Json::array(); }},
       {"eagle_aux_hidden_state_layer_ids is '[1,-1]'", kCorrupt,
        [](Parts& p) {
          p.config["eagle_aux_hidden_state_layer_ids"] = {1, -1};
@@ -93,7 +95,8 @@ TEST(Speculators, RefusesWhatCannotBeMeant) {
       {"model_type is 'gemma3'", kUnsupported, [](Parts& p) { p.layer()["model_type"] = "gemma3"; }},
       {"the tensor layers.0.self_attn.q_norm.weight [8] is missing", kMissing, [](Parts& p) { p.layer()["model_type"] = "qwen3"; }},
       {"neither hidden_norm and input_layernorm", kCorrupt, [](Parts& p) { p.layer()["num_hidden_layers"] = 2; }},
-      {"q_proj.bias is missing, though config.json says that attention_bias", kMissing, [](Parts& p) { p.layer()["attention_bias"] = true; }},
+      {"q_proj.bias is missing, though config.json says that attention_bias", kMissing,
+       [](Parts& p) { p.layer()["attention_bias"] = true; }},
       {"gate_proj.bias is missing, though config.json says that mlp_bias", kMissing, [](Parts& p) { p.layer()["mlp_bias"] = true; }},
       {"hidden_act is 'gelu'", kUnsupported, [](Parts& p) { p.layer()["hidden_act"] = "gelu"; }},
       {"sliding_window is 2048, but no layer_types", kCorrupt, [](Parts& p) { p.layer()["sliding_window"] = 2048; }},
@@ -106,9 +109,7 @@ TEST(Speculators, RefusesWhatCannotBeMeant) {
          p.config["quantization_config"] = {{"quant_method", "compressed-tensors"}};
        }},
       {"the drafter's weights are quantised (it has the tensor 'fc.weight_scale')", kUnsupported,
-       [](Parts& p) {
-         p.set_zeros("fc.weight_scale", {16});
-       }},
+       [](Parts& p) { p.set_zeros("fc.weight_scale", {16}); }},
   });
 }
 
@@ -174,13 +175,9 @@ TEST(Speculators, RefusesTensorsThatAreMissingUnknownOrMisshapen) {
       {"layers.0.self_attn.k_norm.weight [8] is missing", kMissing, [](Parts& p) { p.set_zeros("layers.0.self_attn.q_norm.weight", {8}); }},
       {"fc.bias has the shape [17]", kCorrupt, [](Parts& p) { p.set_zeros("fc.bias", {17}); }},
       {"'layers.0.mlp.gate_proj.bias' is there, but config.json says that mlp_bias is false", kCorrupt,
-       [](Parts& p) {
-         p.set_zeros("layers.0.mlp.gate_proj.bias", {20});
-       }},
+       [](Parts& p) { p.set_zeros("layers.0.mlp.gate_proj.bias", {20}); }},
       {"'layers.1.hidden_norm.weight' is there, but the drafter has only 1 layers", kCorrupt,
-       [](Parts& p) {
-         p.set_zeros("layers.1.hidden_norm.weight", {16});
-       }},
+       [](Parts& p) { p.set_zeros("layers.1.hidden_norm.weight", {16}); }},
       {"are the same tensor under two names", kCorrupt, [](Parts& p) { p.set_zeros("midlayer.hidden_norm.weight", {16}); }},
       {"'verifier_lm_head.weight' is a tensor that no part", kCorrupt,
        [](Parts& p) {

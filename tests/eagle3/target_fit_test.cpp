@@ -137,7 +137,9 @@ TEST(TargetFit, AThetaThatIsNotTheTargetsIsSaidWhereItWasStated) {
 }
 
 TEST(FindingText, OneFormForPeopleAndOneForPrograms) {
-  const std::vector<Finding> findings = {{Severity::kNote, "n", "noted", ""}, {Severity::kWarning, "w", "warned", "mend it"}, {Severity::kError, "e", "failed", ""},
+  const std::vector<Finding> findings = {{Severity::kNote, "n", "noted", ""},
+                                         {Severity::kWarning, "w", "warned", "mend it"},
+                                         {Severity::kError, "e", "failed", ""},
                                          {Severity::kWarning, "w2", "warned too", ""}};
   EXPECT_EQ(finding_text(findings[0]), "note: noted [n]");
   EXPECT_EQ(finding_text(findings[1]), "warning: warned [w]\n    mend: mend it");

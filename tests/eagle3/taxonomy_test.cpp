@@ -1,7 +1,7 @@
 // The faults of public reports that a drafter's files show, each made on a small checkpoint: the finding that names it must be there, and
-// must not be there without the fault. Rows are those of a list of such reports, in its order: how the drafter's features are captured (1 to 13),
-// norms and flags (14 to 23), wiring (24 to 27), weights (28 to 35), the vocabulary map (36 to 39), quantisation (40 to 43), RoPE and
-// context (44 to 49). What no file shows is listed with the reason.
+// must not be there without the fault. Rows are those of a list of such reports, in its order: how the drafter's features are captured (1
+// to 13), norms and flags (14 to 23), wiring (24 to 27), weights (28 to 35), the vocabulary map (36 to 39), quantisation (40 to 43), RoPE
+// and context (44 to 49). What no file shows is listed with the reason.
 #include <algorithm>
 #include <functional>
 #include <optional>
@@ -24,7 +24,7 @@ struct Case {
   Parts parts;
   std::optional<Parts> source;  // what the drafter was converted from
   OpenOptions options;
-  TargetFacts target;  // hidden 0: none is given
+  TargetFacts target;        // hidden 0: none is given
   std::vector<float> table;  // of the target's embedding; empty: not known
   std::vector<double> frequencies;
   ServedTarget served;
@@ -62,7 +62,8 @@ Case flat_case(const DraftSpec& spec = flat_spec(), const std::string& first_lay
   out.parts = flat_parts(spec, first_layer);
   out.parts.config["tie_word_embeddings"] = false;
   out.options.target_blocks = 12;
-  out.target = {.hidden = spec.target_hidden, .vocab = spec.vocab, .blocks = 12, .context = spec.max_positions, .rope_theta = spec.rope_theta};
+  out.target = {
+      .hidden = spec.target_hidden, .vocab = spec.vocab, .blocks = 12, .context = spec.max_positions, .rope_theta = spec.rope_theta};
   out.served = {"LlamaForCausalLM", 12};
   out.frequencies.assign(static_cast<size_t>(spec.vocab), 0.0);
   for (const int32_t id : spec.d2t) out.frequencies[static_cast<size_t>(id)] = 10.0;
@@ -88,8 +89,13 @@ Case wide() {
 }
 Case latent() {
   Case out = flat_case(latent_spec(), "layers.0.");
-  out.parts.config.update({{"architectures", {"Eagle3DeepseekV2ForCausalLM"}}, {"model_type", "deepseek_v3"}, {"q_lora_rank", 12}, {"kv_lora_rank", 8},
-                           {"qk_nope_head_dim", 8}, {"qk_rope_head_dim", 4}, {"v_head_dim", 6}});
+  out.parts.config.update({{"architectures", {"Eagle3DeepseekV2ForCausalLM"}},
+                           {"model_type", "deepseek_v3"},
+                           {"q_lora_rank", 12},
+                           {"kv_lora_rank", 8},
+                           {"qk_nope_head_dim", 8},
+                           {"qk_rope_head_dim", 4},
+                           {"v_head_dim", 6}});
   return out;
 }
 /// In the speculators dialect.
@@ -109,8 +115,8 @@ std::set<std::string> codes(const std::vector<Finding>& findings) {
   return out;
 }
 
-/// All that is said of a case: "refused: TEXT" or "read: CODE", and "target: ", "text: ", "source: ", "ENGINE: CODE", "ENGINE: differs FIELD".
-/// The texts after "refused" are whole sentences; a row names a part of one.
+/// All that is said of a case: "refused: TEXT" or "read: CODE", and "target: ", "text: ", "source: ", "ENGINE: CODE", "ENGINE: differs
+/// FIELD". The texts after "refused" are whole sentences; a row names a part of one.
 std::vector<std::string> said(const Case& c, const std::set<std::string>& engines) {
   TempFolder dir;
   c.parts.write(dir / "d");
@@ -138,7 +144,9 @@ std::vector<std::string> said(const Case& c, const std::set<std::string>& engine
   add("read", codes(read->findings));
   if (c.target.hidden != 0) {
     TargetFacts target = c.target;
-    const TensorView table = {"token_embd.weight", DType::kF32, {static_cast<uint64_t>(target.vocab), static_cast<uint64_t>(target.hidden)},
+    const TensorView table = {"token_embd.weight",
+                              DType::kF32,
+                              {static_cast<uint64_t>(target.vocab), static_cast<uint64_t>(target.hidden)},
                               {reinterpret_cast<const uint8_t*>(c.table.data()), c.table.size() * sizeof(float)}};
     if (!c.table.empty()) target.embedding = &table;
     const auto findings = target_findings(*read, target);
@@ -180,6 +188,7 @@ Json& layer_of(Case& c) { return c.parts.layer(); }
 void add_norm(Case& c, const std::string& name, uint64_t width) { c.parts.set_zeros(name, {width}, DType::kF32); }
 const Json kYarn = {{"rope_type", "yarn"}, {"factor", 4.0}, {"original_max_position_embeddings", 64}};
 
+// clang-format off
 const std::vector<Row>& rows() {
   static const std::vector<Row> table = {
       {1, "sglang #25454", "boundaries of a DeepSeek-like target are taken for block outputs before 0.5.13",
@@ -441,6 +450,7 @@ const std::vector<Row>& rows() {
   };
   return table;
 }
+// clang-format on
 
 struct NotInFiles {
   int row;
@@ -449,7 +459,8 @@ struct NotInFiles {
 };
 constexpr NotInFiles kNotInFiles[] = {
     {9, "vLLM #40727", "DFlash, which is refused by its name"},
-    {10, "EAGLE #239, #261, #308", "the target's code hands out other states than its layers': only stored states show that (doctor, replay)"},
+    {10, "EAGLE #239, #261, #308",
+     "the target's code hands out other states than its layers': only stored states show that (doctor, replay)"},
     {11, "openvino.genai #4390", "the cost of verifying, not acceptance (doctor, economics)"},
     {12, "vLLM #42764", "the engine was not configured to capture: its log shows it"},
     {19, "vLLM #14464", "the engine's forward was wrong, whatever the files said"},

@@ -14,7 +14,8 @@ Expected<std::vector<double>> read_text(const std::string& text) {
 
 TEST(TokenFrequencies, EveryShapeReadsAsTheSameCounts) {
   const std::vector<double> wanted = {3, 4, 0, 0, 0, 0, 0, 0, 0, 1};
-  for (const char* text : {R"({"0": 3, "9": 1, "1": 4})", "[3, 4, 0, 0, 0, 0, 0, 0, 0, 1]", "0 3\n9\t1\n\n1, 4", " 1 4\r\n 0 3\r\n 9 1.0\r\n"}) {
+  for (const char* text :
+       {R"({"0": 3, "9": 1, "1": 4})", "[3, 4, 0, 0, 0, 0, 0, 0, 0, 1]", "0 3\n9\t1\n\n1, 4", " 1 4\r\n 0 3\r\n 9 1.0\r\n"}) {
     const auto read = read_text(text);
     ASSERT_TRUE(read.ok()) << read.status().message();
     EXPECT_EQ(*read, wanted) << text;
@@ -41,7 +42,8 @@ TEST(TokenFrequencies, OfTracesTheAnswersAreCounted) {
   const auto read = read_token_frequencies(dir / "t", 10);
   ASSERT_TRUE(read.ok()) << read.status().message();
   EXPECT_EQ(*read, (std::vector<double>{0, 1, 3, 0, 0, 0, 0, 0, 0, 0}));
-  EXPECT_NE(read_token_frequencies(dir / "t", 2).status().message().find("the token 2 is outside the target's vocabulary of 2"), std::string::npos);
+  EXPECT_NE(read_token_frequencies(dir / "t", 2).status().message().find("the token 2 is outside the target's vocabulary of 2"),
+            std::string::npos);
 }
 
 TEST(TokenFrequencies, RefuseWhatCannotBeMeant) {

@@ -22,7 +22,8 @@ TEST(SameBytes, ForEveryDraftLengthThreadCountAndPromptChunk) {
     const GenerateResult plain = run(two, prompt, tokens, 0);
     Runtime& other = *runtimes[i % 3];
     const GenerateResult drafted = run(other, prompt, tokens, k, chunk);
-    ASSERT_EQ(plain.tokens, drafted.tokens) << "k " << k << " threads " << other.pool().size() << " chunk " << chunk << " prompt: " << texts[i];
+    ASSERT_EQ(plain.tokens, drafted.tokens) << "k " << k << " threads " << other.pool().size() << " chunk " << chunk
+                                            << " prompt: " << texts[i];
     ASSERT_EQ(plain.finish_reason, drafted.finish_reason);
     accepted += drafted.draft.accepted;
   }
@@ -37,8 +38,8 @@ TEST(SameBytes, OnEveryInstructionSet) {
     const std::unique_ptr<Runtime> runtime = load_runtime(2, table.name);
     ASSERT_NE(runtime, nullptr);
     const int tokens = isa == kernels::Isa::kScalar ? 3 : 24;
-    const std::vector<int32_t> prompt =
-        isa == kernels::Isa::kScalar ? *runtime->tokenizer().encode("One two three four") : prompt_tokens(*runtime, "Count from one to ten.");
+    const std::vector<int32_t> prompt = isa == kernels::Isa::kScalar ? *runtime->tokenizer().encode("One two three four")
+                                                                     : prompt_tokens(*runtime, "Count from one to ten.");
     const GenerateResult plain = run(*runtime, prompt, tokens, 0);
     for (const int k : {1, 4}) EXPECT_EQ(run(*runtime, prompt, tokens, k, 7).tokens, plain.tokens) << table.name << " k " << k;
   }

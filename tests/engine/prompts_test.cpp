@@ -16,8 +16,9 @@ Expected<std::vector<Prompt>> read(const std::string& content) {
 }
 
 TEST(Prompts, ReadsTheThreeShapesOfLine) {
-  const auto prompts = read("{\"id\": \"a\", \"messages\": [{\"role\": \"system\", \"content\": \"S\"}, {\"role\": \"user\", \"content\": \"U\"}]}\n"
-                          "\n{\"id\": 7, \"turns\": [\"one\", \"two\"]}\n{\"prompt\": \"p\"}");
+  const auto prompts = read(
+      "{\"id\": \"a\", \"messages\": [{\"role\": \"system\", \"content\": \"S\"}, {\"role\": \"user\", \"content\": \"U\"}]}\n"
+      "\n{\"id\": 7, \"turns\": [\"one\", \"two\"]}\n{\"prompt\": \"p\"}");
   ASSERT_TRUE(prompts.ok()) << prompts.status().message();
   ASSERT_EQ(prompts->size(), 3u);
   EXPECT_EQ((*prompts)[0].messages[0].role, "system");
@@ -28,8 +29,9 @@ TEST(Prompts, ReadsTheThreeShapesOfLine) {
 }
 
 TEST(Prompts, NamesTheLineThatIsWrong) {
-  for (const char* bad : {"{", "[]", "{}", "{\"turns\": [1]}", "{\"turns\": []}", "{\"messages\": []}", "{\"messages\": [{\"role\": \"user\"}]}",
-                          "{\"messages\": [{\"role\": \"assistant\", \"content\": \"x\"}]}", "{\"messages\": [{\"role\": \"system\", \"content\": \"x\"}]}"}) {
+  for (const char* bad : {"{", "[]", "{}", "{\"turns\": [1]}", "{\"turns\": []}", "{\"messages\": []}",
+                          "{\"messages\": [{\"role\": \"user\"}]}", "{\"messages\": [{\"role\": \"assistant\", \"content\": \"x\"}]}",
+                          "{\"messages\": [{\"role\": \"system\", \"content\": \"x\"}]}"}) {
     const auto prompts = read(std::string("{\"prompt\": \"fine\"}\n") + bad + "\n");
     ASSERT_FALSE(prompts.ok()) << bad;
     EXPECT_NE(prompts.status().message().find("line 2"), std::string::npos) << prompts.status().message();

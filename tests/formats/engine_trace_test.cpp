@@ -1,9 +1,9 @@
 #include "formats/engine_trace.h"
 
-#include <filesystem>
-#include <fstream>
 #include <gtest/gtest.h>
 #include <rapidcheck/gtest.h>
+#include <filesystem>
+#include <fstream>
 
 #include "formats/safetensors.h"
 #include "support/temp_folder.h"
@@ -157,13 +157,26 @@ TEST(EngineTrace, DamageIsNamedWithItsFile) {
     std::ofstream(path + "/request_0.jsonl", std::ios::binary) << text;
     return refusal(path);
   };
-  const std::string head = R"({"token_ids": [5, 6, 7, 8, 9, 10, 11], "prompt_tokens": 3, "cached_tokens": 0})" "\n";
+  const std::string head = R"({"token_ids": [5, 6, 7, 8, 9, 10, 11], "prompt_tokens": 3, "cached_tokens": 0})"
+                           "\n";
   EXPECT_NE(lines("").find("cut off"), std::string::npos);
   EXPECT_NE(lines(head + R"({"newest": 3, "dra)").find("cut off"), std::string::npos);
-  EXPECT_NE(lines(R"({"token_ids": [5, -6]})" "\n").find("token_ids[1] is no token id"), std::string::npos);
-  EXPECT_NE(lines(R"({"prompt_tokens": 1})" "\n").find("line 1: key token_ids should hold a list"), std::string::npos);
-  EXPECT_NE(lines(head + R"({"newest": 3, "drafts": [9], "accepted": 2})" "\n").find("accepted 2 of 1 drafts"), std::string::npos);
-  EXPECT_NE(lines(head + R"({"newest": 3, "drafts": [9], "accepted": 1})" "\n").find("rows.cycle[3] is 1, expected 0 to 0"), std::string::npos);
+  EXPECT_NE(lines(R"({"token_ids": [5, -6]})"
+                  "\n")
+                .find("token_ids[1] is no token id"),
+            std::string::npos);
+  EXPECT_NE(lines(R"({"prompt_tokens": 1})"
+                  "\n")
+                .find("line 1: key token_ids should hold a list"),
+            std::string::npos);
+  EXPECT_NE(lines(head + R"({"newest": 3, "drafts": [9], "accepted": 2})"
+                         "\n")
+                .find("accepted 2 of 1 drafts"),
+            std::string::npos);
+  EXPECT_NE(lines(head + R"({"newest": 3, "drafts": [9], "accepted": 1})"
+                         "\n")
+                .find("rows.cycle[3] is 1, expected 0 to 0"),
+            std::string::npos);
   EXPECT_NE(lines(head + "[1]\n").find("line 2: expected a JSON object"), std::string::npos);
 
   const auto manifest = [](const std::string& text) {
@@ -173,7 +186,8 @@ TEST(EngineTrace, DamageIsNamedWithItsFile) {
     return refusal(path);
   };
   EXPECT_NE(manifest("{}").find("whose format is aerie-engine-trace"), std::string::npos);
-  EXPECT_NE(manifest(R"({"format": "aerie-engine-trace", "format_version": 2, "engine": "e"})").find("format_version is 2"), std::string::npos);
+  EXPECT_NE(manifest(R"({"format": "aerie-engine-trace", "format_version": 2, "engine": "e"})").find("format_version is 2"),
+            std::string::npos);
   EXPECT_NE(manifest(R"({"format": "aerie-engine-trace", "format_version": 1})").find("key engine"), std::string::npos);
 
   const TempFolder folder;

@@ -1,8 +1,8 @@
 // GGUF files made to harm. Each case names the published fault whose shape it has, where there is one.
 #include <gtest/gtest.h>
 
-#include <functional>
 #include <rapidcheck/gtest.h>
+#include <functional>
 
 #include "formats/corrupt_bytes.h"
 #include "formats/gguf.h"
@@ -34,56 +34,92 @@ constexpr uint64_t kHuge = 1ull << 62;
 std::vector<Case> cases() {
   std::vector<Case> out;
   const auto add = [&out](const char* name, std::function<void(GgufBuilder&)> damage, const char* expected,
-                          StatusCode code = StatusCode::kCorrupt) { out.push_back({name, std::move(damage), expected, code}); };
+                          StatusCode code = StatusCode::kCorrupt) {
+    out.push_back({name, std::move(damage), expected, code});
+  };
 
-  add("Magic", [](GgufBuilder& b) { b.magic = 0x46554746; }, "this is no GGUF file");
-  add("VersionOne", [](GgufBuilder& b) { b.version = 1; }, "GGUF version 1; expected version 2 or 3", StatusCode::kUnsupported);
-  add("BigEndian", [](GgufBuilder& b) { b.version = 0x03000000; }, "big-endian", StatusCode::kUnsupported);
-  add("KeyValueCount", [](GgufBuilder& b) { b.kv_count = kHuge; }, "metadata entries do not fit");
+  add(
+      "Magic", [](GgufBuilder& b) { b.magic = 0x46554746; }, "this is no GGUF file");
+  add(
+      "VersionOne", [](GgufBuilder& b) { b.version = 1; }, "GGUF version 1; expected version 2 or 3", StatusCode::kUnsupported);
+  add(
+      "BigEndian", [](GgufBuilder& b) { b.version = 0x03000000; }, "big-endian", StatusCode::kUnsupported);
+  add(
+      "KeyValueCount", [](GgufBuilder& b) { b.kv_count = kHuge; }, "metadata entries do not fit");
   // CVE-2025-53630 and its bypass CVE-2026-27940: counts and sizes whose products wrap.
-  add("TensorCount", [](GgufBuilder& b) { b.tensor_count = UINT64_MAX; }, "18446744073709551615 tensors do not fit");
-  add("TensorCountBeyondTheEntries", [](GgufBuilder& b) { b.tensor_count = 3; }, "");
+  add(
+      "TensorCount", [](GgufBuilder& b) { b.tensor_count = UINT64_MAX; }, "18446744073709551615 tensors do not fit");
+  add(
+      "TensorCountBeyondTheEntries", [](GgufBuilder& b) { b.tensor_count = 3; }, "");
 
   // Talos 2024 (CVE-2024-21802 and siblings): lengths taken for granted.
-  add("KeyLength", [](GgufBuilder& b) { b.key_values = {{"", 0, ""}}; b.key_values[0].key = std::string(70000, 'k'); },
+  add(
+      "KeyLength",
+      [](GgufBuilder& b) {
+        b.key_values = {{"", 0, ""}};
+        b.key_values[0].key = std::string(70000, 'k');
+      },
       "70000 bytes long; expected at most 65535");
-  add("EmptyKey", [](GgufBuilder& b) { b.key_values[1].key = ""; }, "metadata entry 1 has an empty key");
-  add("TwiceTheSameKey", [](GgufBuilder& b) { b.key_values[1].key = "eps"; }, "key 'eps' appears twice");
-  add("ValueType", [](GgufBuilder& b) { b.key_values[1].type = 13; }, "key 'count': value type 13 is unknown");
-  add("BoolOfTwo", [](GgufBuilder& b) { b.add<uint8_t>("flag", kGgufBool, 2); }, "key 'flag': a bool holds 2; expected 0 or 1");
-  add("BoolArrayOfTwo", [](GgufBuilder& b) { b.add_array("flag", kGgufBool, 2, "\1\2"); }, "key 'flag': a bool holds 2");
-  add("StringLengthWraps", [](GgufBuilder& b) { b.key_values[0].value = GgufBytes().number<uint64_t>(UINT64_MAX).bytes(); },
+  add(
+      "EmptyKey", [](GgufBuilder& b) { b.key_values[1].key = ""; }, "metadata entry 1 has an empty key");
+  add(
+      "TwiceTheSameKey", [](GgufBuilder& b) { b.key_values[1].key = "eps"; }, "key 'eps' appears twice");
+  add(
+      "ValueType", [](GgufBuilder& b) { b.key_values[1].type = 13; }, "key 'count': value type 13 is unknown");
+  add(
+      "BoolOfTwo", [](GgufBuilder& b) { b.add<uint8_t>("flag", kGgufBool, 2); }, "key 'flag': a bool holds 2; expected 0 or 1");
+  add(
+      "BoolArrayOfTwo", [](GgufBuilder& b) { b.add_array("flag", kGgufBool, 2, "\1\2"); }, "key 'flag': a bool holds 2");
+  add(
+      "StringLengthWraps", [](GgufBuilder& b) { b.key_values[0].value = GgufBytes().number<uint64_t>(UINT64_MAX).bytes(); },
       "key 'general.architecture': the string value");
-  add("StringBeyondTheFile", [](GgufBuilder& b) { b.key_values[0].value = GgufBytes().number<uint64_t>(1 << 20).bytes(); },
+  add(
+      "StringBeyondTheFile", [](GgufBuilder& b) { b.key_values[0].value = GgufBytes().number<uint64_t>(1 << 20).bytes(); },
       "key 'general.architecture': the file ends inside the string value");
-  add("ArrayType", [](GgufBuilder& b) { b.add_array("x", 99, 1, "12345678"); }, "key 'x': value type 99 is unknown");
-  add("ArrayLengthWraps", [](GgufBuilder& b) { b.add_array("x", kGgufU64, (1ull << 61) + 1, "12345678"); }, "key 'x': an array of");
-  add("ArrayBeyondTheFile", [](GgufBuilder& b) { b.add_array("x", kGgufF32, 5000, "1234"); }, "key 'x': an array of 5000 f32 values");
-  add("StringArrayBeyondTheFile", [](GgufBuilder& b) { b.add_array("x", kGgufString, 5000, ""); },
+  add(
+      "ArrayType", [](GgufBuilder& b) { b.add_array("x", 99, 1, "12345678"); }, "key 'x': value type 99 is unknown");
+  add(
+      "ArrayLengthWraps", [](GgufBuilder& b) { b.add_array("x", kGgufU64, (1ull << 61) + 1, "12345678"); }, "key 'x': an array of");
+  add(
+      "ArrayBeyondTheFile", [](GgufBuilder& b) { b.add_array("x", kGgufF32, 5000, "1234"); }, "key 'x': an array of 5000 f32 values");
+  add(
+      "StringArrayBeyondTheFile", [](GgufBuilder& b) { b.add_array("x", kGgufString, 5000, ""); },
       "key 'x': an array of 5000 string values");
-  add("ArrayOfArrays",
+  add(
+      "ArrayOfArrays",
       [](GgufBuilder& b) { b.add_array("x", kGgufArray, 1, GgufBytes().number(kGgufU8).number<uint64_t>(1).number<uint8_t>(1).bytes()); },
       "key 'x': arrays of arrays are not read", StatusCode::kUnsupported);
   // llama.cpp PRs 19856 and 19919: metadata must be bounded in memory.
-  add("MetadataTooLarge", [](GgufBuilder& b) { b.add_array("x", kGgufU8, 9u << 20, std::string(9u << 20, '\0')); },
+  add(
+      "MetadataTooLarge", [](GgufBuilder& b) { b.add_array("x", kGgufU8, 9u << 20, std::string(9u << 20, '\0')); },
       "key 'x': the metadata is larger than the limit of 64 MiB");
-  add("ManyEmptyStrings", [](GgufBuilder& b) { b.add_array("x", kGgufString, 3u << 20, std::string(24u << 20, '\0')); },
+  add(
+      "ManyEmptyStrings", [](GgufBuilder& b) { b.add_array("x", kGgufString, 3u << 20, std::string(24u << 20, '\0')); },
       "key 'x': the metadata is larger than the limit of 64 MiB");
 
   // llama.cpp PR 26318: the alignment's type unchecked, padding arithmetic that wraps.
-  add("AlignmentType", [](GgufBuilder& b) { b.add<uint64_t>("general.alignment", kGgufU64, 32); },
+  add(
+      "AlignmentType", [](GgufBuilder& b) { b.add<uint64_t>("general.alignment", kGgufU64, 32); },
       "key 'general.alignment': expected type u32, found u64");
-  add("AlignmentZero", [](GgufBuilder& b) { b.add<uint32_t>("general.alignment", kGgufU32, 0); }, "expected a power of two, found 0");
-  add("AlignmentOdd", [](GgufBuilder& b) { b.add<uint32_t>("general.alignment", kGgufU32, 48); }, "expected a power of two, found 48");
-  add("AlignmentBeyondTheFile", [](GgufBuilder& b) { b.add<uint32_t>("general.alignment", kGgufU32, 1u << 31); },
+  add(
+      "AlignmentZero", [](GgufBuilder& b) { b.add<uint32_t>("general.alignment", kGgufU32, 0); }, "expected a power of two, found 0");
+  add(
+      "AlignmentOdd", [](GgufBuilder& b) { b.add<uint32_t>("general.alignment", kGgufU32, 48); }, "expected a power of two, found 48");
+  add(
+      "AlignmentBeyondTheFile", [](GgufBuilder& b) { b.add<uint32_t>("general.alignment", kGgufU32, 1u << 31); },
       "data section of 0 bytes");
 
-  add("EmptyTensorName", [](GgufBuilder& b) { b.tensors[0].name = ""; }, "tensor 0 has an empty name");
-  add("TensorNameTooLong", [](GgufBuilder& b) { b.tensors[0].name = std::string(65, 'n'); }, "65 bytes long; expected at most 64");
-  add("TwiceTheSameTensor", [](GgufBuilder& b) { b.tensors[1].name = "a"; }, "tensor 'a' appears twice");
-  add("NoDimensions", [](GgufBuilder& b) { b.tensors[0].n_dims = 0; }, "tensor 'a': 0 dimensions; expected 1 to 4");
+  add(
+      "EmptyTensorName", [](GgufBuilder& b) { b.tensors[0].name = ""; }, "tensor 0 has an empty name");
+  add(
+      "TensorNameTooLong", [](GgufBuilder& b) { b.tensors[0].name = std::string(65, 'n'); }, "65 bytes long; expected at most 64");
+  add(
+      "TwiceTheSameTensor", [](GgufBuilder& b) { b.tensors[1].name = "a"; }, "tensor 'a' appears twice");
+  add(
+      "NoDimensions", [](GgufBuilder& b) { b.tensors[0].n_dims = 0; }, "tensor 'a': 0 dimensions; expected 1 to 4");
   add("FiveDimensions", only_tensor(tensor_a({1, 1, 1, 1, 1}, kGgmlF32)), "tensor 'a': 5 dimensions; expected 1 to 4");
-  add("DimensionCountWraps", [](GgufBuilder& b) { b.tensors[0].n_dims = UINT32_MAX; }, "4294967295 dimensions");
+  add(
+      "DimensionCountWraps", [](GgufBuilder& b) { b.tensors[0].n_dims = UINT32_MAX; }, "4294967295 dimensions");
   // llama.cpp PR 24263: a dimension of 0 divided by.
   add("DimensionZero", only_tensor(tensor_a({4, 0}, kGgmlF32)), "tensor 'a': shape [0, 4] has a dimension of 0");
   // llama.cpp 27203: the product of the dimensions wraps and passes; CVE-2026-33298: exabytes that become four megabytes.
@@ -101,14 +137,17 @@ std::vector<Case> cases() {
       "tensor 'a': its 16 bytes at offset 1099511627776 do not lie");
   add("OffsetWraps", only_tensor(tensor_a({16}, kGgmlF32, UINT64_MAX - 31)), "do not lie in the data section");
   add("DataBeyondTheFile", only_tensor(tensor_a({17}, kGgmlF32)), "tensor 'a': its 68 bytes at offset 0 do not lie");
-  add("Overlap", [](GgufBuilder& b) { b.tensors[1].offset = 0; }, "overlap");
-  add("OverlapOutOfOrder",
+  add(
+      "Overlap", [](GgufBuilder& b) { b.tensors[1].offset = 0; }, "overlap");
+  add(
+      "OverlapOutOfOrder",
       [](GgufBuilder& b) {
         b.tensors[0] = tensor_a({16}, kGgmlF32, 32);  // 32 to 96
         b.tensors[1].offset = 64;
       },
       "tensors 'a' and 'b' overlap: the first ends at offset 96, the second begins at 64");
-  add("UnprintableName", [](GgufBuilder& b) { b.tensors[0] = {"\x1b[2J\n", {0}, kGgmlF32, 0, "", {}}; }, "tensor '\\x1b[2J\\x0a'");
+  add(
+      "UnprintableName", [](GgufBuilder& b) { b.tensors[0] = {"\x1b[2J\n", {0}, kGgmlF32, 0, "", {}}; }, "tensor '\\x1b[2J\\x0a'");
   return out;
 }
 

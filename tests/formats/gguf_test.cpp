@@ -5,8 +5,8 @@
 #include <limits>
 
 #include "formats/gguf_builder.h"
-#include "support/temp_folder.h"
 #include "support/model_path.h"
+#include "support/temp_folder.h"
 
 namespace aerie {
 namespace {

@@ -27,8 +27,15 @@ RC_GTEST_PROP(GgufWriter, WhatIsWrittenReadsBack, ()) {
   const auto text = *rc::gen::arbitrary<std::string>();
   const auto ints = *rc::gen::arbitrary<std::vector<int32_t>>();
   const auto texts = *rc::gen::arbitrary<std::vector<std::string>>();
-  const GgufMetadata meta = {{"general.architecture", "eagle3"}, {"a", u32}, {"b", i32}, {"c", u64}, {"d", real}, {"e", flag},
-                             {"f", text},                          {"g", ints}, {"h", texts}};
+  const GgufMetadata meta = {{"general.architecture", "eagle3"},
+                             {"a", u32},
+                             {"b", i32},
+                             {"c", u64},
+                             {"d", real},
+                             {"e", flag},
+                             {"f", text},
+                             {"g", ints},
+                             {"h", texts}};
   const DType types[] = {DType::kF32, DType::kF16, DType::kBF16, DType::kI64, DType::kQ8_0, DType::kQ4_K};
   std::vector<TensorView> tensors;
   std::vector<std::vector<uint8_t>> data;
@@ -88,7 +95,8 @@ TEST(GgufWriter, WritesTheBytesOfTheGgufPackage) {
                              {"a.texts", std::vector<std::string>{"x", "", "caf\xc3\xa9"}}};
   TempFolder folder;
   const std::string path = folder / "x.gguf";
-  const Status status = write_gguf(path, meta, {{"fc.weight", DType::kF32, {2, 3}, fc}, {"half.weight", DType::kF16, {5}, half}, {"d2t", DType::kI64, {3}, d2t}});
+  const Status status = write_gguf(
+      path, meta, {{"fc.weight", DType::kF32, {2, 3}, fc}, {"half.weight", DType::kF16, {5}, half}, {"d2t", DType::kI64, {3}, d2t}});
   ASSERT_TRUE(status.ok()) << status.message();
   EXPECT_EQ(read_file(path, 1 << 20).value(), read_file(AERIE_SOURCE_DIR "/tests/formats/data/gguf_writer.gguf", 1 << 20).value());
 }

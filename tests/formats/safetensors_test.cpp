@@ -2,8 +2,8 @@
 
 #include <gtest/gtest.h>
 
-#include <cstring>
 #include <rapidcheck/gtest.h>
+#include <cstring>
 
 #include "formats/corrupt_bytes.h"
 #include "formats/json_text.h"
@@ -95,15 +95,15 @@ TEST(Safetensors, WriterRefusesWhatNobodyCouldRead) {
   const std::string path = folder / "w.safetensors";
   const std::vector<uint8_t> four(4), eighteen(18), none;
   const std::vector<std::vector<TensorView>> bad = {
-      {view_of("a", DType::kF32, {2}, four)},                                         // too few bytes
-      {view_of("a", DType::kF32, {0}, none)},                                         // a dimension of 0
-      {view_of("a", DType::kQ4_0, {32}, eighteen)},                                   // no plain type
-      {view_of("", DType::kF32, {1}, four)},                                          // no name
-      {view_of("__metadata__", DType::kF32, {1}, four)},                              // a name with another meaning
-      {view_of("a", DType::kF32, {1}, four), view_of("a", DType::kF32, {1}, four)},   // twice
-      {view_of("\xff", DType::kF32, {1}, four)},                                      // no UTF-8
-      {view_of("a", DType::kF32, {1ull << 62, 1ull << 62}, four)},                    // a size that wraps
-      {view_of("a", DType::kU8, {1, 1, 1, 1, 1, 1, 1, 1, 4}, four)},                  // nine dimensions
+      {view_of("a", DType::kF32, {2}, four)},                                        // too few bytes
+      {view_of("a", DType::kF32, {0}, none)},                                        // a dimension of 0
+      {view_of("a", DType::kQ4_0, {32}, eighteen)},                                  // no plain type
+      {view_of("", DType::kF32, {1}, four)},                                         // no name
+      {view_of("__metadata__", DType::kF32, {1}, four)},                             // a name with another meaning
+      {view_of("a", DType::kF32, {1}, four), view_of("a", DType::kF32, {1}, four)},  // twice
+      {view_of("\xff", DType::kF32, {1}, four)},                                     // no UTF-8
+      {view_of("a", DType::kF32, {1ull << 62, 1ull << 62}, four)},                   // a size that wraps
+      {view_of("a", DType::kU8, {1, 1, 1, 1, 1, 1, 1, 1, 4}, four)},                 // nine dimensions
   };
   for (size_t i = 0; i < bad.size(); ++i) {
     EXPECT_EQ(write_safetensors(path, bad[i]).code(), StatusCode::kInvalidArgument) << i;
@@ -157,13 +157,12 @@ std::vector<Case> cases() {
       {"OneOffset", file_of(one(R"("dtype":"U8","shape":[1],"data_offsets":[0])"), 1), "data_offsets holds 1 numbers; expected 2"},
       {"ThreeOffsets", file_of(one(R"("dtype":"U8","shape":[1],"data_offsets":[0,1,2])"), 1), "its data_offsets has more than 2 numbers"},
       {"NineDimensions", file_of(one(nine_dims), 1), "its shape has more than 8 numbers"},
-      {"UnknownDtype", file_of(one(R"("dtype":"F8_E4M3","shape":[1],"data_offsets":[0,1])"), 1),
-       "tensor 'a': dtype 'F8_E4M3' is not read", StatusCode::kUnsupported},
+      {"UnknownDtype", file_of(one(R"("dtype":"F8_E4M3","shape":[1],"data_offsets":[0,1])"), 1), "tensor 'a': dtype 'F8_E4M3' is not read",
+       StatusCode::kUnsupported},
       {"NegativeDimension", file_of(one(R"("dtype":"U8","shape":[-1],"data_offsets":[0,1])"), 1),
        "the number -1; expected one that is not negative"},
       {"FractionalOffset", file_of(one(R"("dtype":"U8","shape":[1],"data_offsets":[0,1.0])"), 1), "the number '1.0'; expected an integer"},
-      {"OffsetBeyond64Bits", file_of(one(R"("dtype":"U8","shape":[1],"data_offsets":[0,18446744073709551616])"), 1),
-       "expected an integer"},
+      {"OffsetBeyond64Bits", file_of(one(R"("dtype":"U8","shape":[1],"data_offsets":[0,18446744073709551616])"), 1), "expected an integer"},
       {"DimensionZero", file_of(one(R"("dtype":"U8","shape":[0,2],"data_offsets":[0,0])"), 0), "shape [0, 2] has a dimension of 0"},
       {"ShapeWraps", file_of(one(R"("dtype":"F32","shape":[4294967296,4294967296],"data_offsets":[0,0])"), 0),
        "larger than 64 bits can count"},
@@ -241,8 +240,8 @@ TEST_F(Shards, AreOneFile) {
 }
 
 TEST_F(Shards, MayNotLeaveTheFolder) {
-  for (const char* shard : {"../one.safetensors", "/etc/passwd", "..", ".", "", "x/../../one.safetensors", "..\\\\one.safetensors",
-                            "a\\u0000b"}) {
+  for (const char* shard :
+       {"../one.safetensors", "/etc/passwd", "..", ".", "", "x/../../one.safetensors", "..\\\\one.safetensors", "a\\u0000b"}) {
     expect_refused(std::string(R"({"weight_map":{"a":")") + shard + "\"}}", "is no plain file name in this folder");
   }
 }

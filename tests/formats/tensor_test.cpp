@@ -2,11 +2,11 @@
 
 #include <gtest/gtest.h>
 
+#include <rapidcheck/gtest.h>
 #include <bit>
 #include <cmath>
 #include <cstring>
 #include <limits>
-#include <rapidcheck/gtest.h>
 
 #include "formats/safetensors.h"
 #include "support/temp_folder.h"
@@ -83,7 +83,7 @@ TEST(Tensor, BrainFloatRoundsTiesToEvenAndKeepsNan) {
   EXPECT_EQ(f32_to_bf16(std::bit_cast<float>(0x3f818000u)), 0x3f82);  // halfway, up to even
   EXPECT_EQ(f32_to_bf16(std::bit_cast<float>(0x3f808001u)), 0x3f81);
   EXPECT_EQ(f32_to_bf16(std::bit_cast<float>(0x3f807fffu)), 0x3f80);
-  EXPECT_EQ(f32_to_bf16(std::bit_cast<float>(0xff7fffffu)), 0xff80);  // the largest float rounds to infinity
+  EXPECT_EQ(f32_to_bf16(std::bit_cast<float>(0xff7fffffu)), 0xff80);           // the largest float rounds to infinity
   EXPECT_EQ(f32_to_bf16(std::bit_cast<float>(0x7f800001u)) & 0x7fc0, 0x7fc0);  // a NaN with low payload alone
   EXPECT_EQ(f32_to_bf16(-0.0f), 0x8000);
 }

@@ -5,9 +5,9 @@
 #include <rapidcheck/gtest.h>
 
 #include "formats/corrupt_bytes.h"
-#include "support/temp_folder.h"
 #include "formats/torch_builder.h"
 #include "formats/torch_file.h"
+#include "support/temp_folder.h"
 
 namespace aerie {
 namespace {

@@ -7,9 +7,9 @@
 #include <functional>
 
 #include "formats/safetensors.h"
-#include "support/temp_folder.h"
 #include "formats/tensor.h"
 #include "formats/torch_builder.h"
+#include "support/temp_folder.h"
 
 namespace aerie {
 namespace {
@@ -156,12 +156,27 @@ TEST(TraceSource, ALaterFileMustBeLikeTheFirst) {
   } kChanges[] = {
       {[](auto& f) { f.erase(f.begin()); }, "it has no tensor input_ids; it holds loss_mask, hidden_state, aux_hidden_state"},
       {[](auto& f) { f[0].shape = {4}; }, "aux_hidden_state has 5 positions for 4 tokens"},
-      {[](auto& f) { f[0].shape = {5, 1}; }, "input_ids is I64 of shape [5, 1]; expected integers of shape [T] or [1, T]"},
-      {[](auto& f) { f[0] = {"input_ids", "FloatStorage", 4, {5}}; }, "input_ids is F32 of shape [5]"},
+      {[](auto& f) {
+         f[0].shape = {5, 1};
+       },
+       "input_ids is I64 of shape [5, 1]; expected integers of shape [T] or [1, T]"},
+      {[](auto& f) {
+         f[0] = {"input_ids", "FloatStorage", 4, {5}};
+       },
+       "input_ids is F32 of shape [5]"},
       {[](auto& f) { f[1].shape = {4}; }, "loss_mask has 4 values for 5 tokens"},
-      {[](auto& f) { f[2].shape = {1, 5, 2}; }, "hidden_state has 2 values a position; the first file has 4"},
-      {[](auto& f) { f[3].shape = {1, 5, 8}; }, "it has 3 states a position; the first file has 4"},
-      {[](auto& f) { f[3].shape = {1, 5, 9}; }, "aux_hidden_state has 9 values a position; expected a multiple of 4"},
+      {[](auto& f) {
+         f[2].shape = {1, 5, 2};
+       },
+       "hidden_state has 2 values a position; the first file has 4"},
+      {[](auto& f) {
+         f[3].shape = {1, 5, 8};
+       },
+       "it has 3 states a position; the first file has 4"},
+      {[](auto& f) {
+         f[3].shape = {1, 5, 9};
+       },
+       "aux_hidden_state has 9 values a position; expected a multiple of 4"},
       {[](auto& f) { f.pop_back(); }, "it is a trace of SafeAILab but the first file is a trace of SpecForge"},
       {[](auto& f) { f.resize(1); }, "it is no trace but the first file"},
   };

@@ -3,13 +3,13 @@
 #include <gtest/gtest.h>
 #include <unistd.h>
 
+#include <rapidcheck/gtest.h>
 #include <cstring>
 #include <functional>
-#include <rapidcheck/gtest.h>
 
 #include "formats/safetensors.h"
-#include "support/temp_folder.h"
 #include "formats/tensor.h"
+#include "support/temp_folder.h"
 
 namespace aerie {
 namespace {
@@ -146,8 +146,14 @@ TEST(Traces, MixingIsRefusedAndNamesFieldAndBothValues) {
       {[](auto& m) { m.target.vocab = 101; }, "target.vocab differs: 101 here, 100 there"},
       {[](auto& m) { m.target.blocks = 7; }, "target.blocks differs: 7 here, 6 there"},
       {[](auto& m) { m.target.eps = 1e-6; }, "target.eps differs: 1e-06 here, 1e-05 there"},
-      {[](auto& m) { m.taps = {2, 5, 6}; }, "taps differs: [2, 5, 6] here, [0, 2, 5] there"},
-      {[](auto& m) { m.taps = {2, 0, 5}; }, "taps differs: [2, 0, 5] here, [0, 2, 5] there"},  // the order has meaning
+      {[](auto& m) {
+         m.taps = {2, 5, 6};
+       },
+       "taps differs: [2, 5, 6] here, [0, 2, 5] there"},
+      {[](auto& m) {
+         m.taps = {2, 0, 5};
+       },
+       "taps differs: [2, 0, 5] here, [0, 2, 5] there"},  // the order has meaning
       {[](auto& m) { m.template_sha256 = std::string(64, 'd'); }, "template_sha256 differs: "},
       {[](auto& m) { m.precision = "weights Q8_0, kv F32"; }, "precision differs: weights Q8_0, kv F32 here, weights Q4_1, kv F32 there"},
   };
@@ -221,7 +227,10 @@ TEST(Traces, WriterRefusesWhatContradictsTheManifest) {
     std::function<void(Trace&)> change;
     std::string expected;
   } kChanges[] = {
-      {[](auto& t) { t = Trace{{}, {}, {}, 4, 4}; }, "the row has no tokens"},
+      {[](auto& t) {
+         t = Trace{{}, {}, {}, 4, 4};
+       },
+       "the row has no tokens"},
       {[](auto& t) { t.slots = 3; }, "a position holds 3 states of 4 values; the manifest says 4 of 4"},
       {[](auto& t) { t.hidden = 2; }, "a position holds 4 states of 2 values"},
       {[](auto& t) { t.mask.pop_back(); }, "loss_mask has 4 values for 5 tokens"},
@@ -248,7 +257,11 @@ TEST(Traces, WriterRefusesWhatContradictsTheManifest) {
 
 TEST(Traces, ReaderRefusesRowsThatAreNotWhatTheManifestSays) {
   const std::vector<int64_t> tokens = {1, 2}, beyond = {1, 1ll << 40};
-  const std::vector<uint16_t> states(2 * 16), with_nan = [] { std::vector<uint16_t> s(2 * 16); s[17] = 0x7fc1; return s; }();
+  const std::vector<uint16_t> states(2 * 16), with_nan = [] {
+    std::vector<uint16_t> s(2 * 16);
+    s[17] = 0x7fc1;
+    return s;
+  }();
   const std::vector<uint8_t> mask = {0, 1}, bad_mask = {0, 9}, short_mask = {0};
   const auto view = [](const char* name, DType type, std::vector<uint64_t> shape, const auto& data) {
     return TensorView{name, type, std::move(shape), {reinterpret_cast<const uint8_t*>(data.data()), data.size() * sizeof data[0]}};

@@ -5,9 +5,9 @@
 #include <algorithm>
 #include <filesystem>
 
-#include "support/temp_folder.h"
 #include "formats/torch_builder.h"
 #include "fuzz/targets.h"
+#include "support/temp_folder.h"
 
 namespace aerie {
 namespace {

@@ -29,7 +29,8 @@ class Cache {
     }
   }
   /// Positions of another cache, in this order.
-  Cache(const Cache& other, const std::vector<int>& positions) : type_(other.type_), kv_heads_(other.kv_heads_), head_dim_(other.head_dim_) {
+  Cache(const Cache& other, const std::vector<int>& positions)
+      : type_(other.type_), kv_heads_(other.kv_heads_), head_dim_(other.head_dim_) {
     for (size_t p = 0; p < positions.size(); ++p) {
       if (p % kKvBlock == 0) {
         memory_.emplace_back(other.memory_[0].size(), uint8_t{0xff});
@@ -67,8 +68,8 @@ struct ChunkResult {
 };
 
 ChunkResult attend(const Kernels& kernels, const Cache& cache, int kv_head, int begin, int end,
-                   const std::vector<std::vector<float>>& queries, const std::vector<int>& visible,
-                   const std::vector<int>& seen_from = {}, const std::vector<uint64_t>& ancestors = {}, int tail = 0) {
+                   const std::vector<std::vector<float>>& queries, const std::vector<int>& visible, const std::vector<int>& seen_from = {},
+                   const std::vector<uint64_t>& ancestors = {}, int tail = 0) {
   const int n = static_cast<int>(queries.size());
   std::vector<const float*> q;
   for (const auto& query : queries) q.push_back(query.data());
@@ -226,7 +227,8 @@ TEST(Attention, AQuerysBytesDoNotDependOnItsCompany) {
 /// A tree behind `tail`: node j at position tail + j, `parents` earlier nodes or -1. The ancestor words, each node's own bit included.
 std::vector<uint64_t> ancestor_words(const std::vector<int>& parents) {
   std::vector<uint64_t> words;
-  for (size_t j = 0; j < parents.size(); ++j) words.push_back((parents[j] < 0 ? 0 : words[static_cast<size_t>(parents[j])]) | uint64_t{1} << j);
+  for (size_t j = 0; j < parents.size(); ++j)
+    words.push_back((parents[j] < 0 ? 0 : words[static_cast<size_t>(parents[j])]) | uint64_t{1} << j);
   return words;
 }
 
@@ -258,7 +260,8 @@ TEST(Attention, ARowOfATreeHasTheBytesOfItsBranchAlone) {
               for (int begin = 0; begin < longest; begin += kAttentionChunk) {
                 const int end = std::min(begin + kAttentionChunk, longest);
                 const ChunkResult all = attend(table(isa), tree, 1, begin, end, queries, visible, seen_from, words, tail);
-                const ChunkResult alone = attend(table(isa), chain, 1, begin, std::clamp(visible[j], begin, end), {queries[j]}, {visible[j]}, {seen_from[j]});
+                const ChunkResult alone =
+                    attend(table(isa), chain, 1, begin, std::clamp(visible[j], begin, end), {queries[j]}, {visible[j]}, {seen_from[j]});
                 ASSERT_TRUE(same_bytes(alone.acc.data(), all.acc.data() + static_cast<size_t>(j) * head_dim, head_dim))
                     << table(isa).name << " tail " << tail << " node " << j << " of " << nodes << " begin " << begin;
                 ASSERT_TRUE(same_bytes(alone.max.data(), all.max.data() + j, 1));
@@ -343,8 +346,9 @@ TEST(Attention, AWindowIsACacheThatBeginsThere) {
     for (const auto& query : queries) q.push_back(query.data());
     const std::vector<int> visible = {32, 24, 17};
     ChunkResult shorter = windowed;
-    AttendChunk chunk{KvType::kF32, cache.blocks() + 1, 0, head_dim, 0, length - hidden, n, q.data(), visible.data(), nullptr,
-                      shorter.acc.data(), shorter.max.data(), shorter.sum.data()};
+    AttendChunk chunk{
+        KvType::kF32,       cache.blocks() + 1, 0, head_dim, 0, length - hidden, n, q.data(), visible.data(), nullptr, shorter.acc.data(),
+        shorter.max.data(), shorter.sum.data()};
     table(isa).attend_chunk(chunk);
     EXPECT_EQ(windowed.max, shorter.max) << table(isa).name;
     for (size_t i = 0; i < windowed.acc.size(); ++i) EXPECT_NEAR(windowed.acc[i], shorter.acc[i], 1e-6) << table(isa).name << " " << i;

@@ -68,7 +68,8 @@ std::vector<uint8_t> random_blocks(std::mt19937& random, DType type, int blocks)
       scale_at(at + 208, 1e-5f, 1e-3f);
     } else {
       scale_at(at, 1e-5f, type == DType::kQ4_K || type == DType::kQ5_K ? 1e-3f : 3e-2f);
-      if (type != DType::kQ4_0 && type != DType::kQ5_0 && type != DType::kQ8_0) scale_at(at + 2, type == DType::kQ4_1 || type == DType::kQ5_1 ? -1e-1f : 1e-5f, 1e-3f);
+      if (type != DType::kQ4_0 && type != DType::kQ5_0 && type != DType::kQ8_0)
+        scale_at(at + 2, type == DType::kQ4_1 || type == DType::kQ5_1 ? -1e-1f : 1e-5f, 1e-3f);
     }
   }
   return bytes;
@@ -78,7 +79,8 @@ TEST(PackTensor, KeepsWhatTilesCanHoldAndRoundsTheRestWithinItsBound) {
   std::mt19937 random(5);
   ThreadPool pool(2);
   constexpr int kRows = 37, kCols = 512;
-  for (const DType type : {DType::kQ4_0, DType::kQ4_1, DType::kQ5_0, DType::kQ5_1, DType::kQ8_0, DType::kQ4_K, DType::kQ5_K, DType::kQ6_K}) {
+  for (const DType type :
+       {DType::kQ4_0, DType::kQ4_1, DType::kQ5_0, DType::kQ5_1, DType::kQ8_0, DType::kQ4_K, DType::kQ5_K, DType::kQ6_K}) {
     const std::vector<uint8_t> bytes = random_blocks(random, type, kRows * kCols / block_values(type));
     const TensorView tensor{"w", type, {kRows, kCols}, bytes};
     const std::vector<float> exact = *to_float(tensor);
@@ -95,7 +97,9 @@ TEST(PackTensor, KeepsWhatTilesCanHoldAndRoundsTheRestWithinItsBound) {
           float span = 0;
           for (int j = 0; j < 32; ++j) span = std::max(span, std::fabs(block[j]));
           // Q4_K: two roundings to f16 of numbers at most 2 span; 8 bits: half a step of span / 127, and the scale's own rounding.
-          const double bound = !keep || !is_rounded(type) ? 0 : type == DType::kQ4_K ? 4 * span * 0x1p-11 + 16 * 0x1p-25 : 0.51 * span / 127 + 127 * 0x1p-25;
+          const double bound = !keep || !is_rounded(type) ? 0
+                               : type == DType::kQ4_K     ? 4 * span * 0x1p-11 + 16 * 0x1p-25
+                                                          : 0.51 * span / 127 + 127 * 0x1p-25;
           const double change = std::fabs(static_cast<double>(row[static_cast<size_t>(c)]) - exact[static_cast<size_t>(r * kCols + c)]);
           ASSERT_LE(change, bound) << dtype_name(type) << " keep " << keep << " row " << r << " column " << c;
           largest = std::max(largest, change / span);

@@ -50,11 +50,13 @@ TEST(Llama, Float32LogitsAreThoseOfTransformers) {
       EXPECT_EQ(best_of(logits, vocab), argmax[t]) << table.name << " position " << t;
       worst = std::max(worst, std::fabs(log_sum_exp(logits, vocab) - static_cast<double>(sums[t])));
       for (size_t i = 0; i < 256; ++i) {
-        worst = std::max(worst, std::fabs(static_cast<double>(logits[sample_ids[t * 256 + i]]) - static_cast<double>(sample_logits[t * 256 + i])));
+        worst = std::max(worst,
+                         std::fabs(static_cast<double>(logits[sample_ids[t * 256 + i]]) - static_cast<double>(sample_logits[t * 256 + i])));
       }
     }
     const float* final_logits = out.logits.data() + (tokens.size() - 1) * static_cast<size_t>(vocab);
-    for (int i = 0; i < vocab; ++i) worst = std::max(worst, std::fabs(static_cast<double>(final_logits[i]) - static_cast<double>(last[static_cast<size_t>(i)])));
+    for (int i = 0; i < vocab; ++i)
+      worst = std::max(worst, std::fabs(static_cast<double>(final_logits[i]) - static_cast<double>(last[static_cast<size_t>(i)])));
     std::printf("%s: largest difference of a logit from transformers: %.2e\n", table.name, worst);
     EXPECT_LE(worst, 2e-3) << table.name;
 
@@ -115,7 +117,8 @@ TEST(Llama, ServedPrecisionIsFaithful) {
   size_t equal = 0;
   double kl = 0, served_loss = 0, exact_loss = 0;
   for (size_t begin = 0; begin < tokens.size(); begin += kChunk) {
-    const std::vector<int32_t> chunk(tokens.begin() + static_cast<ptrdiff_t>(begin), tokens.begin() + static_cast<ptrdiff_t>(std::min(begin + kChunk, tokens.size())));
+    const std::vector<int32_t> chunk(tokens.begin() + static_cast<ptrdiff_t>(begin),
+                                     tokens.begin() + static_cast<ptrdiff_t>(std::min(begin + kChunk, tokens.size())));
     const Forwarded a = forward(*served, served_cache, chunk, static_cast<int>(begin));
     const Forwarded b = forward(*exact, exact_cache, chunk, static_cast<int>(begin));
     for (size_t i = 0; i < chunk.size(); ++i) {
@@ -138,8 +141,9 @@ TEST(Llama, ServedPrecisionIsFaithful) {
   const double served_ppl = std::exp(served_loss / count), exact_ppl = std::exp(exact_loss / count);
   const double agreement = static_cast<double>(equal) / kCompared;
   kl /= kCompared;
-  std::printf("%s kernels: argmax equal at %.2f %% of %zu positions, mean KL %.2e nats, perplexity %.4f against %.4f in float32 (%+.3f %%)\n",
-              served->kernels().name, 100 * agreement, kCompared, kl, served_ppl, exact_ppl, 100 * (served_ppl / exact_ppl - 1));
+  std::printf(
+      "%s kernels: argmax equal at %.2f %% of %zu positions, mean KL %.2e nats, perplexity %.4f against %.4f in float32 (%+.3f %%)\n",
+      served->kernels().name, 100 * agreement, kCompared, kl, served_ppl, exact_ppl, 100 * (served_ppl / exact_ppl - 1));
   EXPECT_GE(agreement, 0.99);
   EXPECT_LE(kl, 5e-3);
   EXPECT_LE(std::fabs(served_ppl / exact_ppl - 1), 0.005);
@@ -163,11 +167,14 @@ TEST(Llama, ARowHasTheSameBytesAloneAndAmongOthers) {
     KvCache single_cache = target->make_cache(), other_cache = target->make_cache();
     for (size_t begin = 0; begin < tokens.size();) {
       const size_t count = std::min<size_t>(begin < 150 ? 1 + begin % 23 : 1, tokens.size() - begin);
-      const std::vector<int32_t> chunk(tokens.begin() + static_cast<ptrdiff_t>(begin), tokens.begin() + static_cast<ptrdiff_t>(begin + count));
+      const std::vector<int32_t> chunk(tokens.begin() + static_cast<ptrdiff_t>(begin),
+                                       tokens.begin() + static_cast<ptrdiff_t>(begin + count));
       const Forwarded part = forward(*target, single_cache, chunk, static_cast<int>(begin), begin % 2 == 0 ? one : three, taps);
-      ASSERT_EQ(std::memcmp(part.logits.data(), whole.logits.data() + begin * static_cast<size_t>(vocab), part.logits.size() * sizeof(float)), 0)
+      ASSERT_EQ(
+          std::memcmp(part.logits.data(), whole.logits.data() + begin * static_cast<size_t>(vocab), part.logits.size() * sizeof(float)), 0)
           << table.name << " rows " << begin << " to " << begin + count;
-      ASSERT_EQ(std::memcmp(part.features.data(), whole.features.data() + begin * taps.size() * 576, part.features.size() * sizeof(uint16_t)), 0);
+      ASSERT_EQ(
+          std::memcmp(part.features.data(), whole.features.data() + begin * taps.size() * 576, part.features.size() * sizeof(uint16_t)), 0);
       if (begin % 5 == 0) (void)forward(*target, other_cache, {static_cast<int32_t>(begin) + 7}, other_cache.length());
       begin += count;
     }

@@ -59,7 +59,8 @@ inline Forwarded forward(Target& target, KvCache& cache, const std::vector<int32
   EXPECT_TRUE(reserved.ok() && status.ok()) << status.message();
   // Tokens chosen without writing the logits are those that the logits name.
   const int vocab = target.config().vocab;
-  for (size_t i = 0; i < best.size(); ++i) EXPECT_EQ(best[i], target.kernels().argmax(out.logits.data() + i * static_cast<size_t>(vocab), vocab)) << i;
+  for (size_t i = 0; i < best.size(); ++i)
+    EXPECT_EQ(best[i], target.kernels().argmax(out.logits.data() + i * static_cast<size_t>(vocab), vocab)) << i;
   return out;
 }
 

@@ -23,7 +23,7 @@ TEST(Rope, Llama3KeepsShortWavelengthsAndStretchesLongOnes) {
   scaling.original_max_positions = 8192;
   const Rope rope{128, 500000.0f, false, scaling};
   const std::vector<float> plain = rope_frequencies({128, 500000.0f, false, {}}), scaled = rope_frequencies(rope);
-  EXPECT_EQ(scaled[0], plain[0]);    // turns 1303 times within the context: more than high_freq_factor
+  EXPECT_EQ(scaled[0], plain[0]);  // turns 1303 times within the context: more than high_freq_factor
   EXPECT_FLOAT_EQ(scaled[63], plain[63] / 8);
   for (size_t j = 1; j < scaled.size(); ++j) EXPECT_LT(scaled[j], scaled[j - 1]);
 }

@@ -1,5 +1,5 @@
-// The golden drafters of tests/eagle3/data and dialect_data (made by tools/goldens/make_eagle3_goldens.py and make_dialect_goldens.py), for every
-// instantiation of the forward.
+// The golden drafters of tests/eagle3/data and dialect_data (made by tools/goldens/make_eagle3_goldens.py and make_dialect_goldens.py), for
+// every instantiation of the forward.
 #pragma once
 
 #include <algorithm>
@@ -117,10 +117,9 @@ inline DraftSpec golden_spec(const nlohmann::json& json) {
 
 /// The canonical name of a tensor of the speculators dialect; canonical names stay.
 inline std::string golden_tensor_name(std::string name) {
-  const std::pair<std::string, std::string> changes[] = {{".weight", ""},        {".bias", "_bias"},      {"self_attn.q_proj", "q"},
-                                                         {"self_attn.k_proj", "k"}, {"self_attn.v_proj", "v"}, {"self_attn.o_proj", "o"},
-                                                         {"self_attn.", ""},      {"mlp.gate_proj", "gate"}, {"mlp.up_proj", "up"},
-                                                         {"mlp.down_proj", "down"}};
+  const std::pair<std::string, std::string> changes[] = {
+      {".weight", ""},           {".bias", "_bias"}, {"self_attn.q_proj", "q"}, {"self_attn.k_proj", "k"}, {"self_attn.v_proj", "v"},
+      {"self_attn.o_proj", "o"}, {"self_attn.", ""}, {"mlp.gate_proj", "gate"}, {"mlp.up_proj", "up"},     {"mlp.down_proj", "down"}};
   for (const auto& [from, to] : changes) {
     if (const size_t at = name.find(from); at != std::string::npos) name.replace(at, from.size(), to);
   }
@@ -135,7 +134,8 @@ inline Expected<DraftCheckpoint> load_spec_golden(const std::string& folder) {
   out.spec = golden_spec(json);
   out.spec.path = folder;
   AERIE_ASSIGN(SafetensorsFile file, SafetensorsFile::open(folder + "/model.safetensors"));
-  for (const TensorView& tensor : file.tensors()) out.tensors[golden_tensor_name(tensor.name)] = tensor;  // the views point into the mapping, which moves along
+  for (const TensorView& tensor : file.tensors())
+    out.tensors[golden_tensor_name(tensor.name)] = tensor;  // the views point into the mapping, which moves along
   out.owner = std::make_shared<const SafetensorsFile>(std::move(file));
   return out;
 }

@@ -11,7 +11,10 @@ namespace aerie {
 
 /// Path of the SmolLM2 target in the model cache. A missing file is a failure of the calling test, never a skip.
 inline std::string target_model_path() {
-  const auto env = [](const char* name) { const char* value = std::getenv(name); return std::string(value == nullptr ? "" : value); };
+  const auto env = [](const char* name) {
+    const char* value = std::getenv(name);
+    return std::string(value == nullptr ? "" : value);
+  };
   std::filesystem::path root = env("AERIE_MODELS");
   if (root.empty()) {
     std::filesystem::path cache = env("XDG_CACHE_HOME");

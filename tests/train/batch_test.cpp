@@ -208,7 +208,8 @@ TEST(Data, HandsOutTheChosenTapsAndThenTheTeacher) {
       const Trace chosen = data->read(conversation).value();
       ASSERT_EQ(chosen.slots, static_cast<int>(slots.size()));
       for (size_t t = 0; t < chosen.length(); ++t) {
-        for (size_t s = 0; s < slots.size(); ++s) EXPECT_TRUE(std::ranges::equal(chosen.state(t, static_cast<int>(s)), stored.state(t, slots[s])));
+        for (size_t s = 0; s < slots.size(); ++s)
+          EXPECT_TRUE(std::ranges::equal(chosen.state(t, static_cast<int>(s)), stored.state(t, slots[s])));
       }
       EXPECT_EQ(chosen.tokens, stored.tokens);
       EXPECT_EQ(chosen.mask, stored.mask);
@@ -220,7 +221,8 @@ TEST(Data, HandsOutTheChosenTapsAndThenTheTeacher) {
   check({.holdout = 0, .taps = {1}, .teacher = 3}, {0, 1});
   check({.holdout = 0, .taps = {4, 1}, .teacher = 3}, {2, 0, 1});
   EXPECT_NE(refusal({folder}, {.taps = {2, 3}}).find("the tap boundary 2 was not captured"), std::string::npos);
-  EXPECT_NE(refusal({folder}, {.teacher = 0}).find("the teacher's embed was not captured"), std::string::npos) << refusal({folder}, {.teacher = 0});
+  EXPECT_NE(refusal({folder}, {.teacher = 0}).find("the teacher's embed was not captured"), std::string::npos)
+      << refusal({folder}, {.teacher = 0});
 }
 
 TEST(Data, StopsOnMoreThanOnePercentNotFinite) {

@@ -21,9 +21,38 @@ struct TinyRun {
   std::string traces = target.write_traces("traces", target.conversations(40));
 
   std::vector<std::string> arguments(const std::string& out, int steps, std::vector<std::string> more = {}) const {
-    std::vector<std::string> all = {"--data", traces, "--out", folder(out), "-m", target.path(), "--draft-vocab", "64", "--ttt-steps", "3", "--tokens-per-step", "200",
-                                    "--row-length", "64", "--lr", "3e-3", "--warmup", "5", "--epochs", "1000", "--max-steps", std::to_string(steps), "--holdout", "2",
-                                    "--threads", "1", "--precision", "f32", "--eval-every", "2", "--rank-timeout", "3"};
+    std::vector<std::string> all = {"--data",
+                                    traces,
+                                    "--out",
+                                    folder(out),
+                                    "-m",
+                                    target.path(),
+                                    "--draft-vocab",
+                                    "64",
+                                    "--ttt-steps",
+                                    "3",
+                                    "--tokens-per-step",
+                                    "200",
+                                    "--row-length",
+                                    "64",
+                                    "--lr",
+                                    "3e-3",
+                                    "--warmup",
+                                    "5",
+                                    "--epochs",
+                                    "1000",
+                                    "--max-steps",
+                                    std::to_string(steps),
+                                    "--holdout",
+                                    "2",
+                                    "--threads",
+                                    "1",
+                                    "--precision",
+                                    "f32",
+                                    "--eval-every",
+                                    "2",
+                                    "--rank-timeout",
+                                    "3"};
     all.insert(all.end(), more.begin(), more.end());
     return all;
   }

@@ -9,10 +9,10 @@
 
 #include "base/file_io.h"
 #include "formats/gguf_builder.h"
-#include "support/temp_folder.h"
 #include "formats/tensor.h"
 #include "formats/traces.h"
 #include "gtest/gtest.h"
+#include "support/temp_folder.h"
 
 namespace aerie::train {
 

@@ -69,9 +69,8 @@ TEST_P(Golden, AgreesWithTheNumpyReference) {
   const DraftGolden golden = load_draft_golden(GetParam());
   const DraftSpec& spec = golden.checkpoint.spec;
   const at::NoGradGuard no_grad;
-  const at::Tensor embedding = spec.own_embedding
-                                   ? tensor_of(golden.checkpoint.tensors.at("embed_tokens"), at::kFloat)
-                                   : at::tensor(golden.target_embedding, at::kFloat).view({spec.vocab, spec.hidden});
+  const at::Tensor embedding = spec.own_embedding ? tensor_of(golden.checkpoint.tensors.at("embed_tokens"), at::kFloat)
+                                                  : at::tensor(golden.target_embedding, at::kFloat).view({spec.vocab, spec.hidden});
   const Parameters parameters = parameters_of(golden.checkpoint, at::kFloat);
   TorchOps ops;
   const auto weights = parameters.view(spec, at::kFloat);
@@ -108,9 +107,8 @@ TEST_P(Golden, AgreesWithOurKernelsAtEveryStep) {
   CpuOps cpu(kernels::best_kernels(), pool);
 
   const at::NoGradGuard no_grad;
-  const at::Tensor embedding = spec.own_embedding
-                                   ? tensor_of(golden.checkpoint.tensors.at("embed_tokens"), at::kFloat)
-                                   : at::tensor(golden.target_embedding, at::kFloat).view({spec.vocab, spec.hidden});
+  const at::Tensor embedding = spec.own_embedding ? tensor_of(golden.checkpoint.tensors.at("embed_tokens"), at::kFloat)
+                                                  : at::tensor(golden.target_embedding, at::kFloat).view({spec.vocab, spec.hidden});
   TorchOps ops;
   const Parameters parameters = parameters_of(golden.checkpoint, at::kFloat);
   const PackedBatch batch = golden_batch(golden);

@@ -35,7 +35,8 @@ Status read_norms(ConfigReader& config, ConfigReader* eagle, Dialect dialect, Sp
   const auto residual = config.boolean("norm_before_residual");
   const auto post = config.boolean("norm_output");
   AERIE_TRY(config.status());
-  if (per_tap && old_name && *per_tap != *old_name) return corrupt("config.json: fc_norm is {} but use_aux_norm is {}", *per_tap, *old_name);
+  if (per_tap && old_name && *per_tap != *old_name)
+    return corrupt("config.json: fc_norm is {} but use_aux_norm is {}", *per_tap, *old_name);
   const std::optional<bool> taps = per_tap ? per_tap : old_name;
   if (concat.value_or(false) && taps.value_or(false)) {
     return corrupt("config.json: norm_before_fc and fc_norm are both true, but a feature is normalised in one way only");
@@ -43,7 +44,8 @@ Status read_norms(ConfigReader& config, ConfigReader* eagle, Dialect dialect, Sp
   spec.feature_norm = concat.value_or(false) ? FeatureNorm::kConcat : taps.value_or(false) ? FeatureNorm::kPerTap : FeatureNorm::kNone;
   build.note("feature_norm", concat || taps ? Source::kRead : Source::kDefaulted,
              concat || taps ? "norm_before_fc, fc_norm" : "the defaults of norm_before_fc and fc_norm are false");
-  build.set("norm_before_residual", spec.norm_before_residual, residual, "norm_before_residual", false, "the reference's residual is the raw feature");
+  build.set("norm_before_residual", spec.norm_before_residual, residual, "norm_before_residual", false,
+            "the reference's residual is the raw feature");
   std::optional<bool> hidden_post;
   if (eagle != nullptr) hidden_post = eagle->boolean("return_hidden_post_norm");
   if (post && hidden_post && *post != *hidden_post) {
@@ -56,7 +58,8 @@ Status read_norms(ConfigReader& config, ConfigReader* eagle, Dialect dialect, Sp
     build.find(Severity::kWarning, "norm-output-meaning",
                fmt::format("norm_output is {}: read as engines and SpecForge after 0.2.0 do ({} is fed back); SpecForge 0.2.0 itself meant "
                            "\"{}\"",
-                           *post, *post ? "the normed state" : "the raw state", *post ? "norm before the head, raw state fed back" : "no norm before the head"),
+                           *post, *post ? "the normed state" : "the raw state",
+                           *post ? "norm before the head, raw state fed back" : "no norm before the head"),
                "if SpecForge 0.2.0 or older trained it, " + std::string(*post ? "remove norm_output" : "it cannot be served faithfully"));
   }
   return {};
@@ -69,17 +72,22 @@ Status read_ids(ConfigReader& config, ConfigReader* eagle, StatedTaps& stated) {
   if (eagle != nullptr) {
     nested = eagle->integers("eagle_aux_hidden_state_layer_ids", -1, kMaxTap);
     const auto short_name = eagle->integers("layer_ids", -1, kMaxTap);
-    if (nested && short_name && *nested != *short_name) return corrupt("config.json: eagle_config states layer_ids and other eagle_aux_hidden_state_layer_ids");
+    if (nested && short_name && *nested != *short_name)
+      return corrupt("config.json: eagle_config states layer_ids and other eagle_aux_hidden_state_layer_ids");
     if (!nested) nested = short_name;
     AERIE_TRY(eagle->status());
   }
   AERIE_TRY(config.status());
   if (top && nested && *top != *nested) {
-    return corrupt("config.json: eagle_aux_hidden_state_layer_ids is [{}], but in eagle_config it is [{}]: engines read different ones, remove the wrong one",
-                   fmt::join(*top, ","), fmt::join(*nested, ","));
+    return corrupt(
+        "config.json: eagle_aux_hidden_state_layer_ids is [{}], but in eagle_config it is [{}]: engines read different ones, remove the "
+        "wrong one",
+        fmt::join(*top, ","), fmt::join(*nested, ","));
   }
   stated.ids = nested ? nested : top ? top : slim;
-  stated.key = nested ? "eagle_config.eagle_aux_hidden_state_layer_ids" : slim && !top ? "aux_hidden_states_layer_ids" : "eagle_aux_hidden_state_layer_ids";
+  stated.key = nested         ? "eagle_config.eagle_aux_hidden_state_layer_ids"
+               : slim && !top ? "aux_hidden_states_layer_ids"
+                              : "eagle_aux_hidden_state_layer_ids";
   if (const auto convention = config.text("layer_id_convention")) {
     AERIE_ASSIGN(stated.convention, parse_layer_id_convention(*convention));
   }
@@ -91,18 +99,21 @@ Status read_eagle_config(ConfigReader& eagle, StatedTaps& stated, SpecBuilder& b
   DraftSpec& spec = build.spec();
   stated.no_aux = !eagle.boolean("use_aux_hidden_state").value_or(true);
   const auto last_norm = eagle.boolean("use_last_layernorm"), first_norm = eagle.boolean("use_input_layernorm_in_first_layer");
-  const auto mtp = eagle.boolean("use_mtp_layernorm"), regular = eagle.boolean("next_layer_regular"), before = eagle.boolean("eh_proj_before_attn");
+  const auto mtp = eagle.boolean("use_mtp_layernorm"), regular = eagle.boolean("next_layer_regular"),
+             before = eagle.boolean("eh_proj_before_attn");
   const auto parallel = eagle.integer("parallel_draft_step", 0, kMaxConfigWidth);
   AERIE_TRY(eagle.status());
   if (mtp.value_or(false)) return unsupported("config.json: eagle_config.use_mtp_layernorm is true: MTP layers are not supported");
   if (before.value_or(false)) return unsupported("config.json: eagle_config.eh_proj_before_attn is true, which is not supported");
-  if (parallel.value_or(1) > 1) return unsupported("config.json: eagle_config.parallel_draft_step is {}: parallel draft heads are not supported", *parallel);
+  if (parallel.value_or(1) > 1)
+    return unsupported("config.json: eagle_config.parallel_draft_step is {}: parallel draft heads are not supported", *parallel);
   if (first_norm && !*first_norm) {
     return unsupported("config.json: eagle_config.use_input_layernorm_in_first_layer is false: a layer without it is not supported");
   }
   spec.head_norm = last_norm.value_or(true);
   if (last_norm) build.note("head_norm", Source::kRead, "eagle_config.use_last_layernorm");
-  if (regular && !*regular) build.find(Severity::kNote, "next-layer-not-regular", "next_layer_regular is false: TensorRT-LLM hands every layer the 2H concat");
+  if (regular && !*regular)
+    build.find(Severity::kNote, "next-layer-not-regular", "next_layer_regular is false: TensorRT-LLM hands every layer the 2H concat");
   eagle.ignore({"parallel_draft_heads_num_layers", "eagle_decoder_type", "has_lm_head", "head_dim"});
   return {};
 }
@@ -117,7 +128,8 @@ bool tie_head(NamedTensors& tensors, LayerClaims& claims, SpecBuilder& build) {
   tensors.add("lm_head", head);
   claims.tied.reset();
   build.find(Severity::kWarning, "head-tied",
-             "tie_word_embeddings is true and lm_head.weight is not stored, so that the head is the drafter's own embedding: SGLang takes the target's",
+             "tie_word_embeddings is true and lm_head.weight is not stored, so that the head is the drafter's own embedding: SGLang takes "
+             "the target's",
              "store it as lm_head.weight too, and set tie_word_embeddings to false");
   return true;
 }
@@ -159,8 +171,8 @@ Expected<DraftCheckpoint> load_checkpoint(const RawCheckpoint& raw, Dialect dial
   AERIE_TRY(read_norms(config, inner, dialect, build));
   AERIE_TRY(read_ids(config, inner, stated));
 
-  build.set("target_hidden", spec.target_hidden, config.integer("target_hidden_size", 1, kMaxConfigWidth), "target_hidden_size", spec.hidden,
-            "as wide as the drafter, where target_hidden_size is not stated");
+  build.set("target_hidden", spec.target_hidden, config.integer("target_hidden_size", 1, kMaxConfigWidth), "target_hidden_size",
+            spec.hidden, "as wide as the drafter, where target_hidden_size is not stated");
   build.set("draft_vocab", spec.draft_vocab, config.integer("draft_vocab_size", 1, kMaxConfigVocab), "draft_vocab_size", 0,
             "from the rows of lm_head.weight", Source::kInferred);
   if (raw.config().contains("draft_vocab_size") && raw.config()["draft_vocab_size"].is_null() && !tensors.has("lm_head")) {
@@ -170,7 +182,10 @@ Expected<DraftCheckpoint> load_checkpoint(const RawCheckpoint& raw, Dialect dial
   build.set("logit_scale", spec.logit_scale, config.number("logit_scale"), "logit_scale", 1.0f, "the default of logit_scale");
   const auto twice = config.boolean("feature_normed_twice");
   spec.feature_normed_twice = twice.value_or(dialect == Dialect::kModelOpt);
-  build.note("feature_normed_twice", twice ? Source::kRead : spec.feature_normed_twice ? Source::kInferred : Source::kDefaulted,
+  build.note("feature_normed_twice",
+             twice                       ? Source::kRead
+             : spec.feature_normed_twice ? Source::kInferred
+                                         : Source::kDefaulted,
              twice                       ? "feature_normed_twice"
              : spec.feature_normed_twice ? "ModelOpt's trainer applies input_layernorm to the feature before hidden_norm"
                                          : "hidden_norm reads the feature itself");
@@ -193,9 +208,11 @@ Expected<DraftCheckpoint> load_checkpoint(const RawCheckpoint& raw, Dialect dial
   if (tied) build.note("own_head", Source::kRead, "tie_word_embeddings: embed_tokens.weight is the head too");
   if (dialect == Dialect::kModelOpt) look_for_export_changes(build);
   if (dialect == Dialect::kSpecForge && !tensors.has("t2d") && !spec.d2t.empty()) {
-    build.find(Severity::kNote, "t2d-missing", "t2d is not in the checkpoint, though SpecForge writes it; nothing needs it but a check of d2t");
+    build.find(Severity::kNote, "t2d-missing",
+               "t2d is not in the checkpoint, though SpecForge writes it; nothing needs it but a check of d2t");
   }
   // Keys of a DeepSeek or a generation config, of a trainer, and `bias`, which the tensors answer.
+  // clang-format off
   config.ignore({"aerie_training", "aux_loss_alpha", "bias", "chunk_size_feed_forward", "diversity_penalty", "do_sample", "early_stopping",
                  "encoder_no_repeat_ngram_size", "ep_size", "first_k_dense_replace", "forced_bos_token_id", "forced_eos_token_id", "id2label",
                  "is_decoder", "is_encoder_decoder", "label2id", "length_penalty", "max_length", "min_length", "moe_intermediate_size",
@@ -207,6 +224,7 @@ Expected<DraftCheckpoint> load_checkpoint(const RawCheckpoint& raw, Dialect dial
                  "tokenizer_class", "top_k", "top_p", "topk_group", "topk_method", "torchscript", "typical_p", "use_bfloat16", "bad_words_ids",
                  "begin_suppress_tokens", "cross_attention_hidden_size", "decoder_start_token_id", "exponential_decay_length_penalty",
                  "finetuning_task", "add_cross_attention", "unsloth_version", "compression_config"});
+  // clang-format on
   if (inner != nullptr) AERIE_TRY(inner->finish());
   AERIE_TRY(config.finish());
   AERIE_TRY(tensors.hand_out(any_tensor_starts_with(raw, "midlayer.") ? "midlayer." : "layers.0.", out));

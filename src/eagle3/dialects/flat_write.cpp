@@ -8,7 +8,8 @@ namespace {
 using Json = nlohmann::ordered_json;
 
 const char* architecture_of(const DraftSpec& spec, Maker maker) {
-  if (spec.attention == AttentionKind::kMla) return maker == Maker::kModelOpt ? "Eagle3DeepSeekV3ForCausalLM" : "Eagle3DeepseekV2ForCausalLM";
+  if (spec.attention == AttentionKind::kMla)
+    return maker == Maker::kModelOpt ? "Eagle3DeepSeekV3ForCausalLM" : "Eagle3DeepseekV2ForCausalLM";
   return spec.qk_norm && maker == Maker::kSpecForge ? "Eagle3Qwen3ForCausalLM" : "LlamaForCausalLMEagle3";
 }
 

@@ -74,7 +74,9 @@ Expected<Contents> make_contents(const DraftFolder& as, const DraftSpec& spec, c
 
 /// The type of all weights, or float32 where they differ: programs convert to it, which then rounds nothing.
 const char* torch_dtype(const std::map<std::string, TensorView>& tensors) {
-  const auto all = [&](DType type) { return std::all_of(tensors.begin(), tensors.end(), [&](const auto& t) { return t.second.type == type; }); };
+  const auto all = [&](DType type) {
+    return std::all_of(tensors.begin(), tensors.end(), [&](const auto& t) { return t.second.type == type; });
+  };
   return all(DType::kBF16) ? "bfloat16" : all(DType::kF16) ? "float16" : "float32";
 }
 
@@ -87,7 +89,8 @@ Status verify(const std::string& folder, const DraftSpec& spec, const Contents& 
   AERIE_ASSIGN(const RawCheckpoint raw, RawCheckpoint::open(folder));
   for (const TensorView& written : contents.views) {
     const TensorView* found = raw.find(written.name);
-    const bool same = found != nullptr && found->type == written.type && found->shape == written.shape && found->data.size() == written.data.size() &&
+    const bool same = found != nullptr && found->type == written.type && found->shape == written.shape &&
+                      found->data.size() == written.data.size() &&
                       std::memcmp(found->data.data(), written.data.data(), written.data.size()) == 0;
     if (!same) return io_error("{} reads back differently from what was written: the disk may be full or failing", written.name);
   }

@@ -95,7 +95,8 @@ Status read_rope_scaling(ConfigReader& config, const RawCheckpoint& raw, SpecBui
   config.ignore({"rope.scaling.finetuned"});
   AERIE_TRY(config.status());
   RopeScaling& r = spec.rope_scaling;
-  build.note("rope_scaling", type ? Source::kRead : Source::kDefaulted, type ? config.name("rope.scaling.type") : "there is no rope.scaling.type");
+  build.note("rope_scaling", type ? Source::kRead : Source::kDefaulted,
+             type ? config.name("rope.scaling.type") : "there is no rope.scaling.type");
   if (type && *type != "none" && *type != "linear" && *type != "yarn") {
     return unsupported("{}rope.scaling.type is {}: none, linear and yarn are supported", kPrefix, printable(*type));
   }
@@ -137,8 +138,8 @@ Status read_config(ConfigReader& config, const RawCheckpoint& raw, LayerClaims& 
   AERIE_TRY(config.status());
   if (!eps) return config.missing("attention.layer_norm_rms_epsilon");
   build.set("rms_eps", spec.rms_eps, eps, config.name("attention.layer_norm_rms_epsilon"), 0.0f, "");
-  build.set("kv_heads", spec.kv_heads, config.integer("attention.head_count_kv", 1, kMaxConfigWidth), config.name("attention.head_count_kv"),
-            spec.heads, "llama.cpp's default: as many as heads");
+  build.set("kv_heads", spec.kv_heads, config.integer("attention.head_count_kv", 1, kMaxConfigWidth),
+            config.name("attention.head_count_kv"), spec.heads, "llama.cpp's default: as many as heads");
   build.set("head_dim", spec.head_dim, config.integer("attention.key_length", 1, kMaxConfigWidth), config.name("attention.key_length"),
             spec.hidden / spec.heads, "embedding_length / attention.head_count", Source::kInferred);
   const auto value_length = config.integer("attention.value_length", 1, kMaxConfigWidth);
@@ -148,23 +149,25 @@ Status read_config(ConfigReader& config, const RawCheckpoint& raw, LayerClaims& 
   build.set("rope_dim", spec.rope_dim, config.integer("rope.dimension_count", 1, kMaxConfigWidth), config.name("rope.dimension_count"),
             spec.head_dim, "all of a head");
   if (spec.rope_dim != spec.head_dim) {
-    return unsupported("{}rope.dimension_count is {}: with rows of q and k in llama.cpp's order only whole heads of {} are rotated", kPrefix,
-                       spec.rope_dim, spec.head_dim);
+    return unsupported("{}rope.dimension_count is {}: with rows of q and k in llama.cpp's order only whole heads of {} are rotated",
+                       kPrefix, spec.rope_dim, spec.head_dim);
   }
   build.set("rope_theta", spec.rope_theta, config.number("rope.freq_base"), config.name("rope.freq_base"), 10000.0f, "llama.cpp's default");
   AERIE_TRY(read_rope_scaling(config, raw, build));
-  build.set("norm_before_residual", spec.norm_before_residual, config.boolean("norm_before_residual"), config.name("norm_before_residual"), false,
-            "llama.cpp's default");
+  build.set("norm_before_residual", spec.norm_before_residual, config.boolean("norm_before_residual"), config.name("norm_before_residual"),
+            false, "llama.cpp's default");
   const auto concat = config.boolean("norm_before_fc");
   spec.feature_norm = concat.value_or(false) ? FeatureNorm::kConcat : FeatureNorm::kNone;
   build.note("feature_norm", concat ? Source::kRead : Source::kDefaulted, concat ? config.name("norm_before_fc") : "llama.cpp's default");
-  for (const char* field : {"feedback", "head_norm", "feature_normed_twice", "logit_scale", "attention", "attention_scale", "rope_interleaved"}) {
+  for (const char* field :
+       {"feedback", "head_norm", "feature_normed_twice", "logit_scale", "attention", "attention_scale", "rope_interleaved"}) {
     build.note(field, Source::kDefaulted, "the architecture has one value only");
   }
   claims.layers = config.integer("block_count", 1, kMaxConfigWidth);
   claims.layers_key = config.name("block_count");
   AERIE_TRY(config.status());
-  if (claims.layers.value_or(1) != 1) return unsupported("{}block_count is {}: llama.cpp's architecture has one layer", kPrefix, *claims.layers);
+  if (claims.layers.value_or(1) != 1)
+    return unsupported("{}block_count is {}: llama.cpp's architecture has one layer", kPrefix, *claims.layers);
 
   stated.producer = "llama.cpp";
   stated.certain = true;
@@ -251,7 +254,8 @@ bool reads_back_rope_scaling(const DraftSpec& spec) {
     case RopeScalingKind::kLinear: return r.factor != 1.0f;
     case RopeScalingKind::kLlama3: return scaling_of_factors(llama3_factors(spec), spec) == r;
     case RopeScalingKind::kYarn:
-      return r.factor != 1.0f && r.beta_fast == 32.0f && r.beta_slow == 1.0f && r.truncate && magnitude_of(r, attention_factor(r)) == r.magnitude;
+      return r.factor != 1.0f && r.beta_fast == 32.0f && r.beta_slow == 1.0f && r.truncate &&
+             magnitude_of(r, attention_factor(r)) == r.magnitude;
   }
   return false;
 }
@@ -360,7 +364,8 @@ Status save_checkpoint(const std::string& path, const DraftCheckpoint& checkpoin
       view.data = made.back();
     }
     if (canonical == "layers.0.q" || canonical == "layers.0.k") {
-      own(view.name, view.type, view.shape, reorder_rows(view, canonical == "layers.0.q" ? spec.heads : spec.kv_heads, spec.head_dim, true));
+      own(view.name, view.type, view.shape,
+          reorder_rows(view, canonical == "layers.0.q" ? spec.heads : spec.kv_heads, spec.head_dim, true));
     } else {
       views.push_back(view);
     }

@@ -16,9 +16,9 @@ namespace aerie::gguf_eagle3 {
 Expected<DraftCheckpoint> load_checkpoint(const RawCheckpoint& raw, const OpenOptions& options);
 
 struct SaveOptions {
-  bool float32 = false;                // otherwise matrices keep their type; norms are always F32, as llama.cpp wants them
+  bool float32 = false;                 // otherwise matrices keep their type; norms are always F32, as llama.cpp wants them
   const GgufFile* tokenizer = nullptr;  // the target, whose tokenizer is copied; null: "no_vocab"
-  std::string name;                    // general.name
+  std::string name;                     // general.name
 };
 
 /// Writes the drafter. kUnsupported names the field that the architecture cannot hold.

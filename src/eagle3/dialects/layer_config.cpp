@@ -12,7 +12,7 @@ struct ModelType {
   const char* name;
   bool qk_norm;
 };
-constexpr ModelType kModelTypes[] = {{"llama", false},       {"mistral", false}, {"qwen2", false},  {"qwen3", true},
+constexpr ModelType kModelTypes[] = {{"llama", false},       {"mistral", false},     {"qwen2", false},  {"qwen3", true},
                                      {"deepseek_v2", false}, {"deepseek_v3", false}, {"kimi_k2", false}};
 
 Status read_mla(ConfigReader& layer, SpecBuilder& build) {
@@ -34,7 +34,8 @@ Status read_mla(ConfigReader& layer, SpecBuilder& build) {
   spec.head_dim = spec.nope_dim + spec.rope_dim;
   spec.kv_heads = spec.heads;
   build.note("kv_rank", Source::kRead, layer.name("kv_lora_rank"));
-  build.note("latent_eps", Source::kDefaulted, "DeepSeek's code makes the norms of the latents with their class's default, not with rms_norm_eps");
+  build.note("latent_eps", Source::kDefaulted,
+             "DeepSeek's code makes the norms of the latents with their class's default, not with rms_norm_eps");
   build.note("nope_dim", Source::kRead, layer.name("qk_nope_head_dim"));
   build.note("rope_dim", Source::kRead, layer.name("qk_rope_head_dim"));
   build.note("v_dim", Source::kRead, layer.name("v_head_dim"));
@@ -120,7 +121,8 @@ Status settle_window(const LayerClaims& claims, SpecBuilder& build) {
     build.note("sliding_window", Source::kRead, "layer_types");
     return {};
   }
-  if (windowed != spec.layers) return unsupported("config.json: layer_types mixes full_attention and sliding_attention, which is not supported");
+  if (windowed != spec.layers)
+    return unsupported("config.json: layer_types mixes full_attention and sliding_attention, which is not supported");
   if (claims.window.value_or(0) == 0) return corrupt("config.json: layer_types holds sliding_attention, but there is no sliding_window");
   spec.sliding_window = *claims.window;
   build.note("sliding_window", Source::kRead, "sliding_window, layer_types");

@@ -65,7 +65,9 @@ void add_rope(const DraftSpec& spec, Json& out) {
 
 Json layer_config(const DraftSpec& spec) {
   const bool mla = spec.attention == AttentionKind::kMla;
-  Json out = {{"model_type", mla ? "deepseek_v3" : spec.qk_norm ? "qwen3" : "llama"},
+  Json out = {{"model_type", mla            ? "deepseek_v3"
+                             : spec.qk_norm ? "qwen3"
+                                            : "llama"},
               {"hidden_size", spec.hidden},
               {"intermediate_size", spec.intermediate},
               {"num_hidden_layers", spec.layers},

@@ -32,8 +32,8 @@ constexpr Module kModules[] = {{"input_layernorm", "input_layernorm"},
                                {"up", "mlp.up_proj"},
                                {"down", "mlp.down_proj"}};
 // Names outside the layers that are spelt in other ways than NAME.weight.
-constexpr Module kOthers[] = {{"fc_norm.0", "aux_norm_low"}, {"fc_norm.1", "aux_norm_mid"}, {"fc_norm.2", "aux_norm_high"},
-                              {"layers.0.hidden_norm", "hidden_norm"}};
+constexpr Module kOthers[] = {
+    {"fc_norm.0", "aux_norm_low"}, {"fc_norm.1", "aux_norm_mid"}, {"fc_norm.2", "aux_norm_high"}, {"layers.0.hidden_norm", "hidden_norm"}};
 
 bool starts_with(const std::string& text, const std::string& prefix) { return text.rfind(prefix, 0) == 0; }
 
@@ -182,10 +182,9 @@ Status NamedTensors::hand_out(const std::string& shown_first_layer, DraftCheckpo
     if (tensor->shape != wanted.shape) {
       const uint64_t width = static_cast<uint64_t>(spec.target_hidden);
       const bool taps = wanted.name == "fc" && tensor->shape.size() == 2 && tensor->cols() % width == 0;
-      return corrupt("{} has the shape {}, expected {} by the config{}", tensor->name, tensor->shape_string(),
-                     shape_string(wanted.shape),
-                     taps ? fmt::format(": it reads {} taps of width {}, but there are {}", tensor->cols() / width, width, spec.taps.size())
-                          : "");
+      return corrupt(
+          "{} has the shape {}, expected {} by the config{}", tensor->name, tensor->shape_string(), shape_string(wanted.shape),
+          taps ? fmt::format(": it reads {} taps of width {}, but there are {}", tensor->cols() / width, width, spec.taps.size()) : "");
     }
     if (tensor->type != DType::kF32 && tensor->type != DType::kF16 && tensor->type != DType::kBF16) {
       return unsupported("{} has the type {}: only F32, F16 and BF16 weights are supported", tensor->name, dtype_name(tensor->type));

@@ -50,7 +50,7 @@ class NamedTensors {
 /// What differs between dialects where the tensors have the last word.
 struct TensorRules {
   D2tForm d2t = D2tForm::kOffset;
-  bool layers_as_claimed = false;     // otherwise the stored layers count: some configs keep the target's number
+  bool layers_as_claimed = false;  // otherwise the stored layers count: some configs keep the target's number
 };
 
 /// Sets what the tensors decide: layers, layout, biases, q/k norms, own embedding and head, Vd, d2t. The rest of the spec is set,

@@ -34,12 +34,16 @@ constexpr Family kArchitectures[] = {
     {"MedusaModel", "a set of Medusa heads"},
 };
 constexpr Family kKeys[] = {
-    {"dflash_config", "a DFlash drafter"},         {"dspark_config", "a DSpark drafter"}, {"medusa_num_heads", "a set of Medusa heads"},
+    {"dflash_config", "a DFlash drafter"},          {"dspark_config", "a DSpark drafter"},   {"medusa_num_heads", "a set of Medusa heads"},
     {"medusa_num_layers", "a set of Medusa heads"}, {"eagle4_config", "an EAGLE-4 drafter"},
 };
 constexpr Family kSpeculatorsTypes[] = {
-    {"eagle", "an EAGLE-1 or EAGLE-2 drafter"}, {"peagle", "a P-EAGLE drafter"}, {"dflash", "a DFlash drafter"},
-    {"dspark", "a DSpark drafter"},             {"mlp", "an MLP speculator"},    {"independent", "a draft model of its own"},
+    {"eagle", "an EAGLE-1 or EAGLE-2 drafter"},
+    {"peagle", "a P-EAGLE drafter"},
+    {"dflash", "a DFlash drafter"},
+    {"dspark", "a DSpark drafter"},
+    {"mlp", "an MLP speculator"},
+    {"independent", "a draft model of its own"},
 };
 // Parts of tensor names.
 constexpr Family kTensors[] = {
@@ -56,8 +60,8 @@ constexpr const char* kDrafters[] = {"LlamaForCausalLMEagle3",      "Eagle3Llama
                                      "Eagle3DeepSeekV3ForCausalLM", "Eagle3MiniMaxM2ForCausalLM",  "Eagle3Qwen2_5vlForCausalLM",
                                      "Eagle3Qwen3vlForCausalLM"};
 // Keys of eagle_config that ModelOpt's exporter alone writes.
-constexpr const char* kModelOptKeys[] = {"use_input_layernorm_in_first_layer", "use_last_layernorm", "use_mtp_layernorm", "parallel_draft_step",
-                                         "parallel_draft_heads_num_layers"};
+constexpr const char* kModelOptKeys[] = {"use_input_layernorm_in_first_layer", "use_last_layernorm", "use_mtp_layernorm",
+                                         "parallel_draft_step", "parallel_draft_heads_num_layers"};
 
 Status refuse(const std::string& name, const std::string& mark) {
   return unsupported("this is {} ({}), not an EAGLE-3 drafter of a kind that is supported", name, mark);
@@ -107,7 +111,8 @@ Status check_family(const RawCheckpoint& raw, const NamedTensors& tensors) {
     }
     for (const char* scale : {"weight_scale", "input_scale", "weight_packed", "weight_scale_inv"}) {
       if (tensor.name.find(scale) != std::string::npos) {
-        return unsupported("the drafter's weights are quantised (it has the tensor {}), only F32, F16 and BF16 weights are supported", printable(tensor.name));
+        return unsupported("the drafter's weights are quantised (it has the tensor {}), only F32, F16 and BF16 weights are supported",
+                           printable(tensor.name));
       }
     }
   }
@@ -115,7 +120,8 @@ Status check_family(const RawCheckpoint& raw, const NamedTensors& tensors) {
   const TensorView* fc = tensors.find("fc");
   const TensorView* q = tensors.find("layers.0.q");
   if (fc != nullptr && q != nullptr && !tensors.has("layers.0.hidden_norm") && fc->cols() == 2 * fc->rows() && q->cols() == fc->rows()) {
-    return refuse("an EAGLE-1 or EAGLE-2 drafter", fmt::format("{} is {} and there is no hidden_norm", printable(fc->name), fc->shape_string()));
+    return refuse("an EAGLE-1 or EAGLE-2 drafter",
+                  fmt::format("{} is {} and there is no hidden_norm", printable(fc->name), fc->shape_string()));
   }
   return {};
 }
@@ -129,7 +135,8 @@ Expected<Recognised> recognise_flat(const RawCheckpoint& raw, const NamedTensors
     is_drafter = is_drafter || std::find(std::begin(kDrafters), std::end(kDrafters), name) != std::end(kDrafters);
   }
   if (architecture == "LlamaEagle3DraftModel") return Recognised{Dialect::kNemo, "its architecture is LlamaEagle3DraftModel"};
-  const bool prefixed = std::any_of(raw.tensors().begin(), raw.tensors().end(), [](const TensorView& t) { return t.name.rfind("model.", 0) == 0; });
+  const bool prefixed =
+      std::any_of(raw.tensors().begin(), raw.tensors().end(), [](const TensorView& t) { return t.name.rfind("model.", 0) == 0; });
   if (is_drafter && prefixed) return Recognised{Dialect::kNemo, "its tensors' names begin with model."};
   if (config.contains("aux_hidden_states_layer_ids")) return Recognised{Dialect::kAngelSlim, "it has aux_hidden_states_layer_ids"};
   if (const auto it = config.find("eagle_config"); it != config.end() && it->is_object()) {
@@ -140,12 +147,14 @@ Expected<Recognised> recognise_flat(const RawCheckpoint& raw, const NamedTensors
   if (is_drafter) return Recognised{Dialect::kSpecForge, fmt::format("its architecture is {}", architecture)};
   if (tensors.has("layers.0.hidden_norm") && tensors.has("fc")) {
     return Recognised{Dialect::kSafeAiLab,
-                      architecture.empty() ? "it names no architecture, but has the tensors of an EAGLE-3 drafter"
-                                           : fmt::format("its architecture is {}, but its tensors are an EAGLE-3 drafter's", printable(architecture))};
+                      architecture.empty()
+                          ? "it names no architecture, but has the tensors of an EAGLE-3 drafter"
+                          : fmt::format("its architecture is {}, but its tensors are an EAGLE-3 drafter's", printable(architecture))};
   }
   if (!architecture.empty()) {
-    return unsupported("config.json names the architecture {}, and the tensors are no EAGLE-3 drafter's: neither fc nor hidden_norm is there",
-                       printable(architecture));
+    return unsupported(
+        "config.json names the architecture {}, and the tensors are no EAGLE-3 drafter's: neither fc nor hidden_norm is there",
+        printable(architecture));
   }
   return unsupported("config.json names no architecture, and the tensors are no EAGLE-3 drafter's: the drafter's dialect is not known");
 }

@@ -22,8 +22,8 @@ struct Recognised {
 /// ones; or the architecture, where nothing is known of it.
 Expected<Recognised> recognise(const RawCheckpoint& raw);
 
-/// Whether `path` is to be read as a drafter at all: a folder, or a GGUF file of the drafter's architecture. A file that is neither a drafter
-/// nor a target is left to the target's reader to refuse.
+/// Whether `path` is to be read as a drafter at all: a folder, or a GGUF file of the drafter's architecture. A file that is neither a
+/// drafter nor a target is left to the target's reader to refuse.
 bool is_drafter_path(const std::string& path);
 
 }  // namespace aerie

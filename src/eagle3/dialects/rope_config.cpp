@@ -63,7 +63,8 @@ Expected<Stated> read_object(const Json& object, const std::string& key, const D
     return out;
   }
   if (kind != "linear" && kind != "llama3" && kind != "yarn" && kind != "deepseek_yarn") {
-    return unsupported("config.json: {} asks for the RoPE scaling {}: default, linear, llama3 and yarn are supported", key, printable(kind));
+    return unsupported("config.json: {} asks for the RoPE scaling {}: default, linear, llama3 and yarn are supported", key,
+                       printable(kind));
   }
   if (!factor) return reader.missing("factor");
   out.scaling.factor = static_cast<float>(*factor);
@@ -134,7 +135,8 @@ Status read_rope(ConfigReader& layer, SpecBuilder& build) {
   AERIE_TRY(merge(v5, v4, stated));
   const std::string theta_key = v5.theta ? v5.key + ".rope_theta" : v4.theta ? v4.key + ".rope_theta" : layer.name("rope_theta");
   if (plain && stated.theta && *plain != *stated.theta) {
-    return corrupt("config.json: {} is {} but {} says {}: remove the wrong one", layer.name("rope_theta"), *plain, theta_key, *stated.theta);
+    return corrupt("config.json: {} is {} but {} says {}: remove the wrong one", layer.name("rope_theta"), *plain, theta_key,
+                   *stated.theta);
   }
   build.set("rope_theta", spec.rope_theta, plain ? plain : stated.theta, plain ? layer.name("rope_theta") : theta_key, 10000.0f,
             "the Llama config's default; a drafter never inherits the target's");
@@ -143,8 +145,8 @@ Status read_rope(ConfigReader& layer, SpecBuilder& build) {
                "state the value that the drafter was trained with");
   }
   if (!plain && v5.theta && !v4.theta) {
-    build.find(Severity::kNote, "rope-theta-v5-only", "rope_theta stands in rope_parameters only, where programs of transformers 4 do not look",
-               "state it at the top level too");
+    build.find(Severity::kNote, "rope-theta-v5-only",
+               "rope_theta stands in rope_parameters only, where programs of transformers 4 do not look", "state it at the top level too");
   }
 
   if (partial && stated.partial && *partial != *stated.partial) {
@@ -169,11 +171,13 @@ Status read_rope(ConfigReader& layer, SpecBuilder& build) {
   spec.attention_scale = static_cast<float>(stated.softmax_scale);
   build.note("rope_scaling", stated.has_type ? Source::kRead : Source::kDefaulted,
              stated.has_type ? stated.key : "the config states no scaling of RoPE");
-  build.note("attention_scale", spec.attention_scale != 1.0f ? Source::kRead : Source::kDefaulted,
-             spec.attention_scale != 1.0f ? stated.key + ".mscale_all_dim: (0.1 m ln factor + 1) squared" : "1 unless DeepSeek's YaRN sets it");
+  build.note(
+      "attention_scale", spec.attention_scale != 1.0f ? Source::kRead : Source::kDefaulted,
+      spec.attention_scale != 1.0f ? stated.key + ".mscale_all_dim: (0.1 m ln factor + 1) squared" : "1 unless DeepSeek's YaRN sets it");
   if (v5.has_type && v5.scaling.kind != RopeScalingKind::kNone && !v4.has_type) {
     build.find(Severity::kWarning, "rope-scaling-v5-only",
-               "RoPE's scaling stands in rope_parameters only: programs of transformers 4 would run without it", "state it in rope_scaling too");
+               "RoPE's scaling stands in rope_parameters only: programs of transformers 4 would run without it",
+               "state it in rope_scaling too");
   }
   if (stated.guessed_original) {
     build.find(Severity::kWarning, "rope-original-defaulted",

@@ -15,15 +15,16 @@ Status settle_layers(const NamedTensors& tensors, const LayerClaims& claims, con
   spec.layers = stored;
   if (stored > kMaxDraftLayers) return corrupt("the tensors have {} layers, at most {} are supported", stored, kMaxDraftLayers);
   if (claims.layers && *claims.layers >= 1 && (rules.layers_as_claimed || *claims.layers <= stored)) {
-    if (*claims.layers > kMaxDraftLayers) return corrupt("config.json: num_hidden_layers is {}, at most {} are supported", *claims.layers, kMaxDraftLayers);
+    if (*claims.layers > kMaxDraftLayers)
+      return corrupt("config.json: num_hidden_layers is {}, at most {} are supported", *claims.layers, kMaxDraftLayers);
     spec.layers = *claims.layers;
     build.note("layers", Source::kRead, claims.layers_key);
   } else {
     build.note("layers", Source::kInferred, fmt::format("tensors of {} are stored", stored == 1 ? "one layer" : "these layers"));
     if (claims.layers.value_or(0) > stored) {
       build.find(Severity::kWarning, "layers-overstated",
-                 fmt::format("config.json says num_hidden_layers {}, but {} stored: SGLang would leave the others uninitialised", *claims.layers,
-                             stored == 1 ? "one is" : fmt::format("{} are", stored)),
+                 fmt::format("config.json says num_hidden_layers {}, but {} stored: SGLang would leave the others uninitialised",
+                             *claims.layers, stored == 1 ? "one is" : fmt::format("{} are", stored)),
                  fmt::format("set num_hidden_layers to {}", stored));
     }
   }
@@ -63,9 +64,11 @@ Status settle_bias(const NamedTensors& tensors, const char* field, const std::st
   build.note(field, stated ? Source::kRead : Source::kInferred,
              stated ? key : fmt::format("{} is {}in the checkpoint", checkpoint_name(tensor), out ? "" : "not "));
   if (flag && !*flag && out) {
-    return corrupt("{} is there, but config.json says that {} is false: it would never be applied", printable(tensors.find(tensor)->name), key);
+    return corrupt("{} is there, but config.json says that {} is false: it would never be applied", printable(tensors.find(tensor)->name),
+                   key);
   }
-  if (required && flag.value_or(false) && !out) return not_found("{} is missing, though config.json says that {} is true", checkpoint_name(tensor), key);
+  if (required && flag.value_or(false) && !out)
+    return not_found("{} is missing, though config.json says that {} is true", checkpoint_name(tensor), key);
   return {};
 }
 
@@ -83,7 +86,8 @@ Status settle_vocabulary(const NamedTensors& tensors, const LayerClaims& claims,
       return corrupt("lm_head.weight has {} rows, more than the target's vocabulary of {}", head->rows(), spec.vocab);
     }
   } else {
-    if (spec.draft_vocab == 0 && tensors.has("d2t")) spec.draft_vocab = static_cast<int>(std::min(tensors.find("d2t")->cols(), uint64_t{kMaxConfigVocab}));
+    if (spec.draft_vocab == 0 && tensors.has("d2t"))
+      spec.draft_vocab = static_cast<int>(std::min(tensors.find("d2t")->cols(), uint64_t{kMaxConfigVocab}));
     if (spec.draft_vocab == 0) return not_found("config.json has no draft_vocab_size and there is no lm_head.weight to infer it from");
     if (spec.draft_vocab != spec.vocab || spec.hidden != spec.target_hidden) {
       return not_found("lm_head.weight is missing, and the target's head [{}, {}] cannot stand in for one of [{}, {}]", spec.vocab,
@@ -116,7 +120,10 @@ Status settle_by_tensors(const NamedTensors& tensors, const LayerClaims& claims,
   if (spec.attention == AttentionKind::kGqa) {
     AERIE_TRY(settle_bias(tensors, "qkv_bias", "layers.0.q_bias", claims.attention_bias, "attention_bias", true, spec.qkv_bias, build));
     spec.qk_norm = claims.qk_norm || tensors.has("layers.0.q_norm");
-    build.note("qk_norm", Source::kInferred, claims.qk_norm ? "layers of this model type have them" : spec.qk_norm ? "the tensors are there" : "there are no such tensors");
+    build.note("qk_norm", Source::kInferred,
+               claims.qk_norm ? "layers of this model type have them"
+               : spec.qk_norm ? "the tensors are there"
+                              : "there are no such tensors");
     if (spec.qk_norm && !claims.qk_norm) {
       build.find(Severity::kWarning, "qk-norm-unannounced",
                  "queries and keys have norms, but the model type has none: engines drop them or refuse the file",

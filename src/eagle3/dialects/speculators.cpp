@@ -29,7 +29,8 @@ Status read_norms(ConfigReader& config, SpecBuilder& build) {
              concat || per_tap ? "norm_before_fc, fc_norm" : "the dialect's defaults of norm_before_fc and fc_norm are false");
   spec.feedback = post.value_or(false) ? Feedback::kPostNorm : Feedback::kPreNorm;
   build.note("feedback", post ? Source::kRead : Source::kDefaulted, post ? "norm_output" : "the dialect's default of norm_output is false");
-  for (const char* field : {"head_norm", "feature_normed_twice", "logit_scale"}) build.note(field, Source::kDefaulted, "the dialect has one value only");
+  for (const char* field : {"head_norm", "feature_normed_twice", "logit_scale"})
+    build.note(field, Source::kDefaulted, "the dialect has one value only");
   return {};
 }
 
@@ -68,8 +69,8 @@ Expected<DraftCheckpoint> load_checkpoint(const RawCheckpoint& raw, const OpenOp
   stated.key = "eagle_aux_hidden_state_layer_ids";
   stated.producer = "speculators";
   stated.certain = true;
-  build.set("target_hidden", spec.target_hidden, config.integer("target_hidden_size", 1, kMaxConfigWidth), "target_hidden_size", spec.hidden,
-            "the dialect's default: as wide as the drafter");
+  build.set("target_hidden", spec.target_hidden, config.integer("target_hidden_size", 1, kMaxConfigWidth), "target_hidden_size",
+            spec.hidden, "the dialect's default: as wide as the drafter");
   build.set("draft_vocab", spec.draft_vocab, config.integer("draft_vocab_size", 1, kMaxConfigVocab), "draft_vocab_size", 0,
             "from the rows of lm_head.weight", Source::kInferred);
   claims.tied = config.boolean("tie_word_embeddings");

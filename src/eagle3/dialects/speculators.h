@@ -16,7 +16,7 @@ namespace aerie::speculators {
 Expected<DraftCheckpoint> load_checkpoint(const RawCheckpoint& raw, const OpenOptions& options);
 
 struct SaveOptions {
-  std::string verifier;       // name of the target, for config.json
+  std::string verifier;  // name of the target, for config.json
   std::vector<std::string> verifier_architectures;
   int speculative_tokens = 3;  // what the config proposes to an engine
   std::string training_json;   // a JSON object that is kept as "aerie_training", or empty

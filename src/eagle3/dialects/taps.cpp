@@ -22,8 +22,10 @@ Status use_defaults(const StatedTaps& stated, const OpenOptions& options, SpecBu
   const int count = stated.fc_taps > 0 ? stated.fc_taps : 3;
   if (options.target_blocks >= 6 && count == 3) {
     spec.taps = default_taps(LayerIdRule::kBoundary, options.target_blocks);
-    build.note("taps", Source::kDefaulted, fmt::format("no layer ids are stated: 2, N/2 and N-3 of the target's {} blocks", options.target_blocks));
-    build.find(Severity::kWarning, "taps-defaulted", fmt::format("the files state no layer ids; the default for this target is {}", fmt::join(spec.taps, ",")),
+    build.note("taps", Source::kDefaulted,
+               fmt::format("no layer ids are stated: 2, N/2 and N-3 of the target's {} blocks", options.target_blocks));
+    build.find(Severity::kWarning, "taps-defaulted",
+               fmt::format("the files state no layer ids; the default for this target is {}", fmt::join(spec.taps, ",")),
                "state them, if the drafter was trained with them");
     return {};
   }
@@ -51,14 +53,17 @@ Status use_ids(const StatedTaps& stated, const OpenOptions& options, SpecBuilder
   AERIE_ASSIGN(const LayerIdRule rule, layer_id_rule(stated.producer, named ? options.target_architecture : stated.usual_target));
   if (stated.certain) {
     const bool boundaries = rule == LayerIdRule::kBoundary;
-    return set_taps(rule, ids, blocks, Source::kRead, fmt::format("{} ({} in this dialect)", shown, boundaries ? "boundaries" : "block outputs"), build);
+    return set_taps(rule, ids, blocks, Source::kRead,
+                    fmt::format("{} ({} in this dialect)", shown, boundaries ? "boundaries" : "block outputs"), build);
   }
-  const bool special = rule == LayerIdRule::kFirstOne || rule == LayerIdRule::kShiftedDefault || (rule == LayerIdRule::kLastBlock && blocks > 0);
+  const bool special =
+      rule == LayerIdRule::kFirstOne || rule == LayerIdRule::kShiftedDefault || (rule == LayerIdRule::kLastBlock && blocks > 0);
   if (special) {
-    return set_taps(rule, ids, blocks, Source::kInferred,
-                    fmt::format("{}, as {} counts for {}", shown, stated.producer,
-                                named ? "the target " + options.target_architecture : stated.usual_target + ", the usual target of such drafters"),
-                    build);
+    return set_taps(
+        rule, ids, blocks, Source::kInferred,
+        fmt::format("{}, as {} counts for {}", shown, stated.producer,
+                    named ? "the target " + options.target_architecture : stated.usual_target + ", the usual target of such drafters"),
+        build);
   }
   const LayerIdGuess guess = guess_convention(ids, blocks);
   const bool usual = guess.convention == LayerIdConvention::kBlockOutput;  // what all producers without a certain meaning write
@@ -68,7 +73,8 @@ Status use_ids(const StatedTaps& stated, const OpenOptions& options, SpecBuilder
                        fmt::format("{}: {} ids, since {}", shown, layer_id_convention_name(guess.convention), guess.why), build));
     if (guess.strength == LayerIdGuess::Strength::kLikely || !usual) {
       build.find(Severity::kWarning, "layer-ids-inferred",
-                 fmt::format("{} was read as {} ids, since {}; engines differ in this", shown, layer_id_convention_name(guess.convention), guess.why),
+                 fmt::format("{} was read as {} ids, since {}; engines differ in this", shown, layer_id_convention_name(guess.convention),
+                             guess.why),
                  "if the drafter was trained otherwise, give --taps or --layer-id-convention");
     }
     return {};
@@ -89,11 +95,14 @@ Status settle_taps(const StatedTaps& stated, const OpenOptions& options, SpecBui
   const bool no_aux = stated.no_aux || (stated.ids && stated.ids->empty());
   spec.has_fc = !no_aux;
   build.note("has_fc", no_aux ? Source::kRead : Source::kDefaulted,
-             stated.no_aux ? "use_aux_hidden_state is false" : no_aux ? stated.key + " is an empty list" : "the drafter reads taps of the target");
+             stated.no_aux ? "use_aux_hidden_state is false"
+             : no_aux      ? stated.key + " is an empty list"
+                           : "the drafter reads taps of the target");
   if (!options.taps.empty()) {
     spec.taps = options.taps;
-    build.note("taps", Source::kInferred,
-               stated.ids ? fmt::format("given with --taps, instead of {} [{}]", stated.key, fmt::join(*stated.ids, ",")) : "given with --taps");
+    build.note(
+        "taps", Source::kInferred,
+        stated.ids ? fmt::format("given with --taps, instead of {} [{}]", stated.key, fmt::join(*stated.ids, ",")) : "given with --taps");
     return {};
   }
   if (no_aux) {

@@ -10,17 +10,17 @@
 namespace aerie {
 
 struct TargetFamily {
-  const char* name = "";              // as it is printed
-  const char* aliases = "";           // normalised architecture names, space-separated
-  bool sglang = false;                // SGLang can capture its layers, as far as was read
-  bool sglang_auto_544 = false;       // draft parameters that nobody gave are (5, 4, 8) rather than (3, 1, 4)
-  bool sglang_auto_named = false;     // they are (3, 1, 4) before 0.5.9 too
+  const char* name = "";                               // as it is printed
+  const char* aliases = "";                            // normalised architecture names, space-separated
+  bool sglang = false;                                 // SGLang can capture its layers, as far as was read
+  bool sglang_auto_544 = false;                        // draft parameters that nobody gave are (5, 4, 8) rather than (3, 1, 4)
+  bool sglang_auto_named = false;                      // they are (3, 1, 4) before 0.5.9 too
   LayerIdRule sglang_ids = LayerIdRule::kBlockOutput;  // how SGLang 0.5.23 counts listed layers
-  bool sglang_captures_last = false;  // boundary N can be captured
-  bool llama_cpp_taps = false;        // llama.cpp can hand the target's layer inputs to a drafter
-  int blocks = 0;                     // N, where all of the family have the same; 0: not known
-  bool dense = true;                  // no mixture of experts and no recurrent blocks
-  bool vllm_024_v2 = false;           // on the list of vLLM 0.24 whose model runner is V2
+  bool sglang_captures_last = false;                   // boundary N can be captured
+  bool llama_cpp_taps = false;                         // llama.cpp can hand the target's layer inputs to a drafter
+  int blocks = 0;                                      // N, where all of the family have the same; 0: not known
+  bool dense = true;                                   // no mixture of experts and no recurrent blocks
+  bool vllm_024_v2 = false;                            // on the list of vLLM 0.24 whose model runner is V2
 };
 
 /// The family of an architecture: "KimiK25", "KimiK25ForConditionalGeneration", "qwen3_moe". Null if it is not in the table.
