@@ -53,5 +53,6 @@ function(aerie_test folder)
   target_link_libraries(test_${folder} PRIVATE aerie_flags ${ARG_DEPS} GTest::gtest GTest::gtest_main rapidcheck rapidcheck_gtest)
   target_include_directories(test_${folder} PRIVATE ${CMAKE_SOURCE_DIR}/tests)
   target_compile_definitions(test_${folder} PRIVATE AERIE_SOURCE_DIR="${CMAKE_SOURCE_DIR}")
-  gtest_discover_tests(test_${folder} TEST_PREFIX ${folder}. DISCOVERY_TIMEOUT 120 PROPERTIES TIMEOUT 1800)
+  # Tests run side by side: LibTorch's OpenMP threads would spin against each other for minutes.
+  gtest_discover_tests(test_${folder} TEST_PREFIX ${folder}. DISCOVERY_TIMEOUT 120 PROPERTIES TIMEOUT 1800 ENVIRONMENT OMP_NUM_THREADS=1)
 endfunction()
