@@ -55,10 +55,11 @@ look 1 "as it was served" -d "$out/served-1" --engine sglang:0.5.23 --target-arc
   --command-line "$launch --speculative-num-steps 1 --speculative-eagle-topk 1 --speculative-num-draft-tokens 16"
 
 python3 $here/plant.py "$out/story-sglang" "$out/served-2" --no-layer-ids
-look 2 "d2t and the number of steps mended" -d "$out/served-2" --teacher 28 --engine sglang:0.5.23 --target-arch LlamaForCausalLM \
+rm -rf "$out/mended-2"
+look 2 "d2t and the number of steps mended" -d "$out/served-2" --fix "$out/mended-2" --teacher 28 --engine sglang:0.5.23 --target-arch LlamaForCausalLM \
   --command-line "$launch --speculative-num-steps $k --speculative-eagle-topk 1 --speculative-num-draft-tokens $((k + 1))"
 
-look 3 "the layer ids written" -d "$out/story-sglang" --teacher 28 -k $k
+look 3 "the layer ids written, by --fix" -d "$out/mended-2" --teacher 28 -k $k
 
 step "the same training with the target's own words"
 train mended
