@@ -4,7 +4,7 @@
 
 States of the target are captured into WORK, of evaluation prompts and of PROMPTS. Faults of the files are replayed on them, mended with --fix, and the walk of what was written stands beside that of the shipped drafter; faults of an engine are
 made by Aerie's own engine, which serves the damaged drafter with --trace while the doctor is given the right one. Exit 1 below nine of ten
-right, or where it is confidently wrong. A fault of the files that costs less than the doctor names (one in twenty of the accepted drafts:
+right, or where it is confidently wrong. "one of two": a warning that names two readings which do equally well, the planted one among them. A fault of the files that costs less than the doctor names (one in twenty of the accepted drafts:
 states of neighbouring blocks hardly differ here) is rightly not found, and not counted.
 """
 
@@ -122,14 +122,29 @@ PROMPTS = ["Why is the sky blue?", "Name three colours.", "How do I list files i
 def main():
     aerie, target, work = sys.argv[1], sys.argv[2], pathlib.Path(sys.argv[3])
     traces, asked, fixed = work / "traces", work / "asked", work / "fixed"
-    outcomes = {"right": 0, "harmless": 0, "unknown": 0, "WRONG": 0}
+    outcomes = {"right": 0, "one of two": 0, "harmless": 0, "unknown": 0, "WRONG": 0}
 
-    def show(rows, fault, codes, findings, planted_walk="", mended_walk="", harmless=False):
+    def named_beside(reply):
+        """The code of the reading that cannot be told from the one that is named first."""
+        for search in reply.get("hypotheses", []):
+            for search_round in search["rounds"][:1]:
+                if search_round["tie"] is not None:
+                    return "wrong-" + search_round["finalists"][search_round["tie"]]["axis"].replace("_", "-")
+        return None
+
+    def show(rows, fault, codes, findings, beside=None, planted_walk="", mended_walk="", harmless=False):
         order = {"error": 0, "warning": 1, "note": 2}
         first = min(findings, key=lambda f: order[f["severity"]], default={"code": "nothing", "severity": "note"})
-        outcome = "right" if first["code"] in codes else "WRONG" if first["severity"] == "error" else "harmless" if harmless else "unknown"
+        if first["code"] in codes:
+            outcome = "right"
+        elif first["severity"] == "error":
+            outcome = "WRONG"
+        elif first["severity"] == "warning" and beside in codes:
+            outcome = "one of two"
+        else:
+            outcome = "harmless" if harmless else "unknown"
         outcomes[outcome] += 1
-        print(f"{rows:7} {fault:58} {first['code']:30} {outcome:9} {planted_walk:12} {mended_walk}".rstrip(), flush=True)
+        print(f"{rows:7} {fault:58} {first['code']:30} {outcome:10} {planted_walk:12} {mended_walk}".rstrip(), flush=True)
 
     def ran(*arguments):
         return subprocess.run([aerie, *map(str, arguments), "--json"], capture_output=True, text=True, check=False)
@@ -159,14 +174,14 @@ def main():
     capture(work / "prompts.jsonl", asked, "-n", "60")
     shipped = walk(DRAFTER)
     print(f"acceptance length of the shipped drafter in the replay, k = 3: {text(shipped)}")
-    print(f"{'row':7} {'fault':58} {'first answer':30} {'':9} {'as planted':12} as --fix wrote it")
+    print(f"{'row':7} {'fault':58} {'first answer':30} {'':10} {'as planted':12} as --fix wrote it")
     for rows, fault, codes, config_change, tensor_change in FILE_FAULTS:
         drafter = planted(work / "drafter", config_change, tensor_change)
         shutil.rmtree(fixed, ignore_errors=True)
-        findings = done("doctor", "-m", target, "-d", drafter, "--traces", traces, "--fix", fixed)["findings"]
+        reply = done("doctor", "-m", target, "-d", drafter, "--traces", traces, "--fix", fixed)
         length = walk(drafter)
         harmless = length is not None and shipped - length < NAMED_COST * (shipped - 1)
-        show(rows, fault, codes, findings, text(length), text(walk(fixed)) if fixed.exists() else "-", harmless)
+        show(rows, fault, codes, reply["findings"], named_beside(reply), text(length), text(walk(fixed)) if fixed.exists() else "-", harmless)
     for rows, fault, codes, config_change, tensor_change in ENGINE_FAULTS:
         drafter, trace = planted(work / "drafter", config_change, tensor_change), work / "trace"
         shutil.rmtree(trace, ignore_errors=True)
@@ -175,8 +190,9 @@ def main():
         findings = done("doctor", "-m", target, "-d", DRAFTER, "--traces", asked, "--engine-trace", trace)["findings"]
         show(rows, fault, codes, [f for f in findings if f["code"].startswith("engine-")])
     total = sum(outcomes.values()) - outcomes["harmless"]
-    print(f"{total} cases: {outcomes['right']} right, {outcomes['unknown']} unknown, {outcomes['WRONG']} confidently wrong; {outcomes['harmless']} faults that cost too little to be named")
-    return 0 if outcomes["WRONG"] == 0 and outcomes["right"] >= LEAST * total else 1
+    print(f"{total} cases: {outcomes['right']} right, {outcomes['one of two']} one of two, {outcomes['unknown']} unknown, {outcomes['WRONG']} confidently wrong; "
+          f"{outcomes['harmless']} faults that cost too little to be named")
+    return 0 if outcomes["WRONG"] == 0 and outcomes["right"] + outcomes["one of two"] >= LEAST * total else 1
 
 
 if __name__ == "__main__":
