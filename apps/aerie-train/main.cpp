@@ -53,9 +53,12 @@ int main(int argc, char** argv) {
       ->check(CLI::NonNegativeNumber);
 
   auto* drafter = app.add_option_group("The drafter");
+  auto* from = drafter->add_option("--from", o.from,
+                                   "a drafter to go on from, of any dialect: its weights, draft vocabulary, taps and norms are kept");
   drafter->add_option("--taps", o.taps, "boundaries that it reads, in order, of those that the data holds (default: all)")
       ->delimiter(',')
-      ->check(CLI::NonNegativeNumber);
+      ->check(CLI::NonNegativeNumber)
+      ->excludes(from);
   drafter
       ->add_option(
           "--teacher", o.teacher,
@@ -63,17 +66,23 @@ int main(int argc, char** argv) {
           "show what a trainer does that mistakes a late block for it)")
       ->check(CLI::NonNegativeNumber);
   drafter->add_option("--draft-vocab", o.draft_vocab, "size of the draft vocabulary: the answers' most frequent tokens")
-      ->check(CLI::PositiveNumber);
+      ->check(CLI::PositiveNumber)
+      ->excludes(from);
   drafter->add_option("--feature-norm", o.feature_norm, "RMSNorm before fc: none, over the concat, or one per tap")
       ->transform(CLI::CheckedTransformer(std::map<std::string, aerie::FeatureNorm>{
           {"none", aerie::FeatureNorm::kNone}, {"concat", aerie::FeatureNorm::kConcat}, {"per-tap", aerie::FeatureNorm::kPerTap}}))
-      ->default_str("concat");
+      ->default_str("concat")
+      ->excludes(from);
   drafter->add_option("--feedback", o.feedback, "state fed to the next step: before or after the last norm")
       ->transform(CLI::CheckedTransformer(
           std::map<std::string, aerie::Feedback>{{"pre", aerie::Feedback::kPreNorm}, {"post", aerie::Feedback::kPostNorm}}))
-      ->default_str("post");
-  drafter->add_flag("--norm-before-residual", o.norm_before_residual, "the residual is the normed feature");
-  drafter->add_option("--head", o.head, "warm: the target's rows, trained at 0.1 of --lr; frozen: the target's rows; free: random")
+      ->default_str("post")
+      ->excludes(from);
+  drafter->add_flag("--norm-before-residual", o.norm_before_residual, "the residual is the normed feature")->excludes(from);
+  drafter
+      ->add_option("--head", o.head,
+                   "warm: the target's rows, trained at 0.1 of --lr; frozen: the target's rows; free: random (with --from its own rows, "
+                   "free: at the full --lr)")
       ->transform(CLI::CheckedTransformer(
           std::map<std::string, HeadMode>{{"warm", HeadMode::kWarm}, {"frozen", HeadMode::kFrozen}, {"free", HeadMode::kFree}}))
       ->default_str("warm");

@@ -122,6 +122,19 @@ Parameters Parameters::initial(const DraftSpec& spec, const TargetTensors& targe
   return parameters;
 }
 
+Status Parameters::take(const DraftCheckpoint& checkpoint) {
+  const at::NoGradGuard no_grad;
+  for (Parameter& p : list_) {
+    const auto stored = checkpoint.tensors.find(p.name);
+    if (stored == checkpoint.tensors.end()) return internal_error("the drafter has no {}", p.name);
+    AERIE_ASSIGN(const std::vector<float> values, to_float(stored->second));
+    if (static_cast<int64_t>(values.size()) != p.value.numel())
+      return internal_error("the drafter's {} has {} values, expected {}", p.name, values.size(), p.value.numel());
+    p.value.copy_(copy_of(values.data(), p.value.sizes(), p.value.scalar_type()));
+  }
+  return {};
+}
+
 Parameter* Parameters::find(const std::string& name) {
   const auto found = std::find_if(list_.begin(), list_.end(), [&](const Parameter& p) { return p.name == name; });
   return found == list_.end() ? nullptr : &*found;

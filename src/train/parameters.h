@@ -49,6 +49,9 @@ class Parameters {
   static Parameters initial(const DraftSpec& spec, const TargetTensors& target, HeadMode mode, uint64_t seed,
                             at::ScalarType type = at::kFloat);
 
+  /// Takes over a drafter's weights; `checkpoint` has every tensor that `initial` made for the same spec.
+  Status take(const DraftCheckpoint& checkpoint);
+
   std::vector<Parameter>& list() { return list_; }
   const std::vector<Parameter>& list() const { return list_; }
   Parameter* find(const std::string& name);

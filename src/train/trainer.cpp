@@ -14,7 +14,9 @@
 #include <numbers>
 
 #include "base/file_io.h"
+#include "eagle3/convert.h"
 #include "eagle3/dialects/speculators.h"
+#include "eagle3/target_fit.h"
 #include "formats/gguf.h"
 #include "formats/safetensors.h"
 #include "train/batch.h"
@@ -66,6 +68,28 @@ Expected<DraftSpec> make_spec(const TrainOptions& o, const TargetTensors& target
   AERIE_ASSIGN(spec.d2t, choose_draft_vocab(data.training(), o.draft_vocab, c.vocab, target.end_tokens));
   AERIE_TRY(spec.validate());
   return spec;
+}
+
+/// The drafter that a run goes on from, as far as it can be trained and written again.
+Expected<DraftCheckpoint> open_source(const std::string& path, const TargetTensors& target, const GgufFile& file) {
+  OpenOptions known;
+  known.target_blocks = target.config.blocks;
+  AERIE_ASSIGN(DraftCheckpoint out, open_drafter(path, known));
+  AERIE_TRY(check_fits_target(out.spec, target.config.hidden, target.config.vocab, target.config.blocks).with_context(path));
+  AERIE_ASSIGN(const TargetFacts facts, target_facts(file));
+  AERIE_TRY(drop_targets_embedding(out, facts).status());
+  const auto cannot = [&](const char* why) { return unsupported("{}: cannot be trained further: {}", path, why); };
+  if (out.spec.own_embedding) return cannot("it has an embedding of its own, and the trainer takes the target's");
+  if (!out.spec.own_head) return cannot("it shares the target's head, which is not trained");
+  AERIE_TRY(check_expressible(DraftFormat::kSpeculators, out.spec).with_context(path));
+  return out;
+}
+
+/// Of the values that a run goes on from.
+std::string weights_id(const DraftCheckpoint& checkpoint) {
+  std::string all;
+  for (const auto& [name, tensor] : checkpoint.tensors) all += name + " " + sha256_hex(tensor.data) + "\n";
+  return sha256_hex({reinterpret_cast<const uint8_t*>(all.data()), all.size()});
 }
 
 const char* name_of(FeatureNorm norm) { return norm == FeatureNorm::kNone ? "none" : norm == FeatureNorm::kConcat ? "concat" : "per-tap"; }
@@ -178,6 +202,11 @@ Status Trainer::prepare() {
   AERIE_ASSIGN(ranks_, Ranks::from_environment(std::chrono::seconds(o_.rank_timeout_seconds)));
   AERIE_ASSIGN(const GgufFile file, GgufFile::open(o_.target));
   AERIE_ASSIGN(target_, read_target_tensors(file));
+  std::optional<DraftCheckpoint> source;
+  if (!o_.from.empty()) {
+    AERIE_ASSIGN(source, open_source(o_.from, target_, file));
+    o_.taps = source->spec.taps;
+  }
   AERIE_ASSIGN(Dataset data, Dataset::open(o_.data, {o_.row_length, o_.holdout, o_.taps, o_.teacher}));
   data_ = std::make_unique<Dataset>(std::move(data));
   AERIE_ASSIGN(const std::string sha256, sha256_file(o_.target));
@@ -196,13 +225,23 @@ Status Trainer::prepare() {
         "the teacher is the head over {}, which is not the target's final state (boundary {}): what is learned is another model's word",
         boundary_name(data_->teacher()), traced.blocks);
   }
-  AERIE_ASSIGN(spec_, make_spec(o_, target_, *data_));
+  if (source) {
+    spec_ = source->spec;
+  } else {
+    AERIE_ASSIGN(spec_, make_spec(o_, target_, *data_));
+  }
   to_draft_ = invert_d2t(spec_);
   MatmulPrecision precision = o_.precision;
   if (precision == MatmulPrecision::kAuto) precision = cpu_has_bf16() ? MatmulPrecision::kBf16 : MatmulPrecision::kFloat32;
   matmul_type_ = precision == MatmulPrecision::kBf16 ? at::kBFloat16 : at::kFloat;
   recipe_ = recipe_of(o_, spec_, *data_, precision);
   parameters_ = std::make_unique<Parameters>(Parameters::initial(spec_, target_, o_.head, o_.seed));
+  if (source) {
+    AERIE_TRY(parameters_->take(*source));
+    recipe_["from"] = weights_id(*source);
+    const std::span<const uint8_t> map(reinterpret_cast<const uint8_t*>(spec_.d2t.data()), spec_.d2t.size() * sizeof(int32_t));
+    recipe_["from_d2t"] = sha256_hex(map);
+  }
   ops_ = std::make_unique<TorchOps>();
   teacher_ = make_teacher(target_, spec_, at::kFloat, matmul_type_);
   pool_ = std::make_unique<ThreadPool>(o_.threads);

@@ -31,6 +31,9 @@ struct TrainOptions {
   std::vector<int> taps;       // of the captured boundaries, in the order of the feature; empty: all
   std::optional<int> teacher;  // the captured boundary that the teacher's head reads; none: N, the only right one
 
+  /// A drafter to go on from, of any dialect: its weights, its draft vocabulary and every field of its forward; the taps and the fields
+  /// below, up to draft_vocab, are then its own.
+  std::string from;
   FeatureNorm feature_norm = FeatureNorm::kConcat;
   Feedback feedback = Feedback::kPostNorm;
   bool norm_before_residual = false;

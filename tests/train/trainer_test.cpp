@@ -6,6 +6,7 @@
 #include <thread>
 
 #include "eagle3/checkpoint.h"
+#include "eagle3/spec_fields.h"
 #include "formats/safetensors.h"
 #include "tiny_target.h"
 #include "train/validation.h"
@@ -117,6 +118,62 @@ TEST(Train, ResumedRunEqualsUninterruptedOneBitForBit) {
     EXPECT_TRUE(std::equal(tensor.data.begin(), tensor.data.end(), other.data.begin(), other.data.end())) << tensor.name;
   }
   EXPECT_EQ(saved_values(whole.out), saved_values(parts.out));
+}
+
+/// Training goes on from a drafter: where it stood, with its draft vocabulary and its forward, whatever the data's own would be.
+TEST(Train, GoesOnFromADrafter) {
+  const TinyTarget target;
+  const std::string traces = target.write_traces("traces", target.conversations(30));
+  TrainOptions first = tiny_options(target, traces, "first");
+  first.draft_vocab = 40;
+  first.feature_norm = FeatureNorm::kPerTap;
+  first.feedback = Feedback::kPreNorm;
+  first.taps = {3, 1};
+  first.max_steps = 150;
+  first.holdout = 0;
+  ASSERT_TRUE(train(first, kGoOn).ok());
+  const auto before = open_drafter(first.out);
+  ASSERT_TRUE(before.ok());
+
+  // Other answers, of which other tokens are the most frequent.
+  const std::string others = target.write_traces("others", target.conversations(20, 9));
+  TrainOptions further = tiny_options(target, others, "further");
+  further.from = first.out;
+  further.holdout = 0;
+  further.max_steps = 3;
+  further.warmup_steps = 0;
+  further.learning_rate = 1e-5;
+  const Status status = train(further, kGoOn);
+  ASSERT_TRUE(status.ok()) << status.message();
+  const auto after = open_drafter(further.out);
+  ASSERT_TRUE(after.ok());
+  EXPECT_EQ(differing_fields(before->spec, after->spec), std::vector<std::string>());
+  EXPECT_EQ(after->spec.d2t, before->spec.d2t);
+  EXPECT_EQ(after->spec.taps, (std::vector<int>{3, 1}));
+  double most = 0, moved = 0;
+  for (const auto& [name, values] : saved_values(first.out)) {
+    const auto now = saved_values(further.out)[name];
+    for (size_t i = 0; i < values.size(); ++i) {
+      most = std::max(most, static_cast<double>(std::abs(now[i] - values[i])));
+      moved += now[i] != values[i] ? 1 : 0;
+    }
+  }
+  EXPECT_LT(most, 0.01) << "it began anew";
+  EXPECT_GT(moved, 0) << "nothing was trained";
+
+  // What it came from is part of the recipe.
+  further.from = "";
+  further.resume = true;
+  EXPECT_EQ(train(further, kGoOn).code(), StatusCode::kInvalidArgument);
+}
+
+TEST(Train, ADrafterOfAnotherTargetIsNotGoneOnFrom) {
+  const TinyTarget target;
+  TrainOptions o = tiny_options(target, target.write_traces("traces", target.conversations(12)), "out");
+  o.from = std::string(AERIE_SOURCE_DIR) + "/models/smollm2-135m-eagle3";
+  const Status status = train(o, kGoOn);
+  EXPECT_FALSE(status.ok());
+  EXPECT_NE(status.message().find("576"), std::string::npos) << status.message();
 }
 
 TEST(Train, InterruptedRunSaysSo) {
