@@ -137,7 +137,7 @@ def main():
         first = min(findings, key=lambda f: order[f["severity"]], default={"code": "nothing", "severity": "note"})
         if first["code"] in codes:
             outcome = "right"
-        elif first["severity"] == "error":
+        elif first["severity"] == "error" or fault == "nothing":
             outcome = "WRONG"
         elif first["severity"] == "warning" and beside in codes:
             outcome = "one of two"
@@ -180,7 +180,8 @@ def main():
         shutil.rmtree(fixed, ignore_errors=True)
         reply = done("doctor", "-m", target, "-d", drafter, "--traces", traces, "--fix", fixed)
         length = walk(drafter)
-        harmless = length is not None and shipped - length < NAMED_COST * (shipped - 1)
+        planted_something = config_change is not None or tensor_change is not None
+        harmless = planted_something and length is not None and shipped - length < NAMED_COST * (shipped - 1)
         show(rows, fault, codes, reply["findings"], named_beside(reply), text(length), text(walk(fixed)) if fixed.exists() else "-", harmless)
     for rows, fault, codes, config_change, tensor_change in ENGINE_FAULTS:
         drafter, trace = planted(work / "drafter", config_change, tensor_change), work / "trace"

@@ -15,6 +15,8 @@ struct DataFlags {
 };
 
 Status run_check(const DataFlags& flags) {
+  if (!flags.rows.empty() && flags.traces.size() > 1)
+    return invalid_argument("--trace-rows belongs to one folder, {} were given", flags.traces.size());
   std::optional<AnswerFrame> frame;
   int vocab = 0;
   if (!flags.target.empty()) {

@@ -95,14 +95,14 @@ Status run_doctor(const DoctorFlags& flags) {
     report.add(describe(costs, readings.empty() ? Acceptance() : readings.front().acceptance, findings));
     report.add(findings);
   }
-  if (!flags.html.empty()) {
-    const std::string title = flags.replay.drafter.empty() ? "aerie doctor" : "aerie doctor: " + flags.replay.drafter;
-    AERIE_TRY(write_file_atomically(flags.html, report.html(title)));
-  }
   if (flags.json) {
     print_json(report.json());
   } else {
     std::fputs(report.text().c_str(), stdout);
+  }
+  if (!flags.html.empty()) {
+    const std::string title = flags.replay.drafter.empty() ? "aerie doctor" : "aerie doctor: " + flags.replay.drafter;
+    AERIE_TRY(write_file_atomically(flags.html, report.html(title)));
   }
   return {};
 }

@@ -88,7 +88,12 @@ class Replay {
         report_(report) {}
 
   Status run() {
+    std::error_code ignored;
+    if (!flags_.fix.empty() && std::filesystem::exists(flags_.fix, ignored)) {
+      return invalid_argument("--fix {}: is there already, give a name that is not taken", flags_.fix);
+    }
     AERIE_ASSIGN(const bool readable, open());
+    if (!readable && !flags_.fix.empty()) not_written("the files themselves are to be settled first");
     if (!readable) return {};
     if (flags_.traces.empty()) {
       auto look = std::make_unique<Look>();
@@ -177,7 +182,7 @@ class Replay {
       AERIE_ASSIGN(std::unique_ptr<Look> look, look_at(tokens));
       const std::optional<int64_t> wanted = tokens_that_would_tell(look->result);
       if (!wanted || tokens >= most) return look;
-      tokens = std::clamp(*wanted, 2 * tokens, most);
+      tokens = std::min(std::max(*wanted, 2 * tokens), most);
       spdlog::info("something does better, which may be chance: looking at {} tokens", tokens);
     }
   }
@@ -199,15 +204,13 @@ class Replay {
     const Reading& mended = result.rounds.empty() ? look.declared : last_reading(result);
     if (side_.target != nullptr) AERIE_TRY(check_final_state(look, mended));
     report_.add(judge_validation(result, flags_.validated));
-    AERIE_TRY(check_training(look));
+    check_training(look);
     report_.add(describe(result, look.sample, k_, flags_.validated));
     for (ChartSeries& series : accepted_by_step(result)) report_.accepted_by_step.push_back(std::move(series));
-    if (!flags_.fix.empty()) AERIE_TRY(fix_files(look));
+    if (!flags_.fix.empty()) fix_files(look);
     if (engine_ && !result.rounds.empty()) {
       AERIE_ASSIGN(const RawCheckpoint raw, RawCheckpoint::open(path_));
-      AERIE_ASSIGN(const auto as_served,
-                   replay_served(raw, *engine_, target_arch_, look.declared, look.facts, *look.scorer, result.rounds.front().base, k_));
-      report_.add(as_served);
+      report_.add(replay_served(raw, *engine_, target_arch_, look.declared, look.facts, *look.scorer, result.rounds.front().base, k_));
     }
     return flags_.engine_trace.empty() ? Status() : compare_with_engine(look, mended);
   }
@@ -247,7 +250,7 @@ class Replay {
   }
 
   /// What the mask, the files' record and the log tell of the training.
-  Status check_training(const Look& look) {
+  void check_training(const Look& look) {
     if (side_.file) {
       const auto frame = AnswerFrame::of_target(*side_.file);
       if (frame.ok()) report_.add(judge_mask(look.sample, *frame));  // a target without a template has no opening
@@ -257,29 +260,31 @@ class Replay {
       const SearchRound& last = look.result.rounds.back();
       report_.add(judge_training(recorded_training(*config), last.winner ? last.finalists[*last.winner] : last.base, k_, served_));
     }
-    if (flags_.training_log.empty()) return {};
+    if (flags_.training_log.empty()) return;
     constexpr uint64_t kMaxBytes = uint64_t{1} << 30;
-    AERIE_ASSIGN(const std::string log, read_file(flags_.training_log, kMaxBytes));
-    const auto judged = judge_training_log(log);
-    if (!judged.ok()) return judged.status().with_context(flags_.training_log);
-    report_.add(*judged);
-    return {};
+    const auto log = read_file(flags_.training_log, kMaxBytes);
+    const auto judged = log.ok() ? judge_training_log(*log) : Expected<std::vector<Finding>>(log.status());
+    if (judged.ok()) {
+      report_.add(*judged);
+    } else {
+      add(Severity::kWarning, "training-log-not-read", fmt::format("{}: {}", flags_.training_log, judged.status().message()),
+          "give the metrics.jsonl of aerie train");
+    }
   }
 
-  /// Writes what was named, or says why nothing was written.
-  Status fix_files(const Look& look) {
+  void not_written(const std::string& why) {
+    add(Severity::kNote, "nothing-written", fmt::format("{} is not written: {}", flags_.fix, why));
+  }
+
+  /// Writes what was named, or says why nothing was written: the diagnosis stands in any case.
+  void fix_files(const Look& look) {
     ConvertOptions options;
     options.tokenizer = side_.file ? &*side_.file : nullptr;
     options.target = {known_.target_architecture, known_.target_blocks};
     const auto mend = mend_checkpoint(checkpoint_, look.result, look.facts, options.target, k_);
-    if (!mend.ok() && (mend.status().code() == StatusCode::kNotFound || mend.status().code() == StatusCode::kUnsupported)) {
-      add(Severity::kNote, "nothing-written", fmt::format("{} is not written: {}", flags_.fix, mend.status().message()));
-      return {};
-    }
-    if (!mend.ok()) return mend.status();
-    AERIE_TRY(write_mend(*mend, flags_.fix, options));
+    if (!mend.ok()) return not_written(mend.status().message());
+    if (const Status written = write_mend(*mend, flags_.fix, options); !written.ok()) return not_written(written.message());
     report_.add(describe(*mend, flags_.fix));
-    return {};
   }
 
   Status compare_with_engine(Look& look, const Reading& reading) {

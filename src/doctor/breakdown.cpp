@@ -181,6 +181,14 @@ std::vector<Finding> judge_validation(const SearchResult& result, std::span<cons
              "is not the target "
              "(--teacher)? Or these weights are not those that were validated"}};
   }
+  if (validated.front() < first.low) {
+    return {{Severity::kNote, "validation-exceeded",
+             fmt::format("its training reported {:.1f} % of first drafts right, on this trace it is {}: easier text, another count, or not "
+                         "the weights that were "
+                         "validated",
+                         100 * validated.front(), first.percent()),
+             ""}};
+  }
   return {{Severity::kNote, "validation-reproduced",
            fmt::format("its training reported {:.1f} % of first drafts right, and the replay bears it out: {}", 100 * validated.front(),
                        first.percent()),

@@ -27,7 +27,8 @@ ChartSeries accepted_by_step(const std::string& name, const std::vector<std::vec
 /// How many conversations or requests have which acceptance length.
 Chart length_histogram(const std::string& title, const std::vector<NamedParts>& lengths);
 
-/// Whether the replay bears out what the training reported of its first drafts: a warning where it is worse beyond chance, else a note.
+/// Whether the replay bears out what the training reported of its first drafts: a warning where it is worse beyond chance, else a note,
+/// which says so where it is better.
 /// None without a report or a search.
 std::vector<Finding> judge_validation(const SearchResult& result, std::span<const double> validated);
 

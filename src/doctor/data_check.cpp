@@ -9,7 +9,6 @@
 namespace aerie {
 namespace {
 
-constexpr double kMostUnreadable = 0.01, kLeastSupervised = 0.01;  // as the trainer has them: there it stops
 constexpr double kMostRepeated = 0.2, kMostDuplicates = 0.05;
 constexpr size_t kGram = 8;
 
@@ -41,6 +40,7 @@ void DataCheck::add(const Conversation& conversation) {
   constexpr uint64_t kSeeds[] = {0xcbf29ce484222325u, 0x9e3779b97f4a7c15u};
   if (!seen_.emplace(hash_of(trace.tokens, kSeeds[0]), hash_of(trace.tokens, kSeeds[1])).second) ++duplicates_;
   mask_.add(conversation);
+  supervised_ += static_cast<int64_t>(find_starts(trace.mask, 1).size());
   bool any = false;
   for (const Answer& answer : find_answers(trace.mask)) {
     const std::span<const int32_t> words(trace.tokens.data() + answer.first, static_cast<size_t>(answer.last - answer.first + 1));
@@ -90,7 +90,7 @@ std::vector<Finding> DataCheck::findings() const {
   if (unreadable_ > 0) {
     add(ratio(unreadable_, all) > kMostUnreadable ? Severity::kError : Severity::kWarning, "data-unreadable",
         fmt::format("{} of {} conversations cannot be read, the first: {}", unreadable_, all, first_unreadable_),
-        "record these again; from 1 % on a training stops");
+        "record these again; above 1 % a training stops");
   }
   if (outside_ > 0) {
     add(Severity::kError, "tokens-of-another-target",
@@ -106,7 +106,7 @@ std::vector<Finding> DataCheck::findings() const {
     add(Severity::kError, "mask-is-all-ones",
         "the mask says that the target wrote every token, prompts included: a drafter would learn to continue prompts",
         "write the mask by the chat template: one without generation tags marks nothing, or everything");
-  } else if (answer_tokens_ == 0 || ratio(answer_tokens_, tokens_) < kLeastSupervised) {
+  } else if (ratio(supervised_, tokens_) < kLeastSupervised) {
     add(Severity::kError, "mask-is-empty",
         fmt::format("{} of {} tokens are the target's own ({}): there is next to nothing to learn", answer_tokens_, tokens_,
                     share_of(answer_tokens_, tokens_)),

@@ -15,7 +15,7 @@
 
 namespace aerie {
 
-/// Takes conversations one by one and keeps counts only: a folder of any size passes through.
+/// Takes conversations one by one and keeps counts and a checksum of each: a folder of any size passes through.
 class DataCheck {
  public:
   /// `frame`: of the target, or null. `vocab`: of the target, 0 where it is not known.
@@ -39,7 +39,7 @@ class DataCheck {
 
   MaskCheck mask_;
   int vocab_;
-  int64_t conversations_ = 0, tokens_ = 0, answer_tokens_ = 0, without_answer_ = 0, without_mask_ = 0, all_ones_ = 0;
+  int64_t conversations_ = 0, tokens_ = 0, answer_tokens_ = 0, supervised_ = 0, without_answer_ = 0, without_mask_ = 0, all_ones_ = 0;
   int64_t unreadable_ = 0, duplicates_ = 0, outside_ = 0;
   int64_t grams_ = 0, repeated_grams_ = 0;
   size_t longest_ = 0;

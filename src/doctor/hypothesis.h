@@ -47,6 +47,8 @@ struct StandIn {
   int wanted = 0, used = 0;
 
   int distance() const { return wanted > used ? wanted - used : used - wanted; }
+  /// The state of a block farther away says little about the one that it stands for.
+  bool near() const { return distance() <= 2; }
 };
 
 /// The states that stand for the taps of a spec.

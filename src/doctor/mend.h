@@ -24,7 +24,7 @@ Expected<Mend> mend_checkpoint(const DraftCheckpoint& given, const SearchResult&
 /// Writes it to `path`, read again and proved equal before it is in place (eagle3/convert.h).
 Status write_mend(const Mend& mend, const std::string& path, const ConvertOptions& options);
 
-/// What was written where, or why nothing was.
+/// What was written where.
 ReportSection describe(const Mend& mend, const std::string& path);
 
 }  // namespace aerie

@@ -1,5 +1,7 @@
 #include "doctor/served_check.h"
 
+#include <algorithm>
+
 #include "eagle3/engines/as_served.h"
 
 namespace aerie {
@@ -32,9 +34,9 @@ Finding judge_served(const std::string& engine, const Judged& served, const Judg
 
 }  // namespace
 
-Expected<std::vector<Finding>> replay_served(const RawCheckpoint& raw, const EngineVersion& engine, const std::string& target_architecture,
-                                             const Reading& declared, const HypothesisFacts& facts, ReadingScorer& scorer,
-                                             const Judged& base, int k) {
+std::vector<Finding> replay_served(const RawCheckpoint& raw, const EngineVersion& engine, const std::string& target_architecture,
+                                   const Reading& declared, const HypothesisFacts& facts, ReadingScorer& scorer, const Judged& base,
+                                   int k) {
   std::vector<Finding> out;
   for (const ServedReading& served : read_as_served(drafter_files(raw), engine, {target_architecture, facts.blocks}, &declared.spec)) {
     const auto cannot = [&](const std::string& why) {
@@ -56,6 +58,11 @@ Expected<std::vector<Finding>> replay_served(const RawCheckpoint& raw, const Eng
       cannot(feature.status().message());
       continue;
     }
+    const std::vector<StandIn>& stand_ins = feature->stand_ins;
+    if (std::any_of(stand_ins.begin(), stand_ins.end(), [](const StandIn& s) { return !s.near(); })) {
+      cannot(fmt::format("the trace does not hold the states that it reads, nor any near them ({})", stand_in_text(stand_ins)));
+      continue;
+    }
     hypothesis.reading.feature = std::move(feature->feature);
     auto judged = judge_reading(scorer, hypothesis, base, k);
     if (!judged.ok()) {
@@ -65,8 +72,11 @@ Expected<std::vector<Finding>> replay_served(const RawCheckpoint& raw, const Eng
     std::vector<std::string> differences;
     for (const ServedDifference& d : served.differences)
       differences.push_back(fmt::format("{} {} in place of {}", d.field, d.served, d.trained));
-    if (!feature->stand_ins.empty()) differences.push_back(stand_in_text(feature->stand_ins) + ", which the trace does not hold");
-    out.push_back(judge_served(served.engine, *judged, base, differences, k));
+    if (!stand_ins.empty()) differences.push_back(stand_in_text(stand_ins) + ", which the trace does not hold");
+    Finding finding = judge_served(served.engine, *judged, base, differences, k);
+    // Nothing is certain where a neighbour stands for a state, on either side.
+    if (finding.severity == Severity::kError && (!stand_ins.empty() || !facts.stand_ins.empty())) finding.severity = Severity::kWarning;
+    out.push_back(std::move(finding));
   }
   return out;
 }

@@ -12,9 +12,9 @@
 namespace aerie {
 
 /// Replays what each set of rules that the version leaves open makes of the files (engines/as_served.h), beside `base`, the declared
-/// reading. What the engine refuses or misreads, and what cannot be replayed, is among the findings.
-Expected<std::vector<Finding>> replay_served(const RawCheckpoint& raw, const EngineVersion& engine, const std::string& target_architecture,
-                                             const Reading& declared, const HypothesisFacts& facts, ReadingScorer& scorer,
-                                             const Judged& base, int k);
+/// reading. What the engine refuses or misreads, and what cannot be replayed, is among the findings: so are taps of the engine
+/// that the trace does not hold, where no state near by can stand for them.
+std::vector<Finding> replay_served(const RawCheckpoint& raw, const EngineVersion& engine, const std::string& target_architecture,
+                                   const Reading& declared, const HypothesisFacts& facts, ReadingScorer& scorer, const Judged& base, int k);
 
 }  // namespace aerie

@@ -18,9 +18,6 @@ std::string code_of(const std::string& axis) {
   return out;
 }
 
-/// Farther away than this, the state of another block says little about the one that it stands for.
-constexpr int kNear = 2;
-
 /// The stand-ins that are still in use in a round.
 std::vector<StandIn> in_use(const SearchResult& result, const SearchRound& round) {
   std::vector<StandIn> out;
@@ -70,7 +67,7 @@ Finding fault(const SearchResult& result, size_t number, int k) {
   const std::string cost = reported_cost(winner.hypothesis.axis);
   if (!cost.empty()) out.text += fmt::format(" (elsewhere such a difference has cost {})", cost);
   if (!stand_ins.empty()) {
-    const bool near = std::all_of(stand_ins.begin(), stand_ins.end(), [](const StandIn& s) { return s.distance() <= kNear; });
+    const bool near = std::all_of(stand_ins.begin(), stand_ins.end(), [](const StandIn& s) { return s.near(); });
     out.text += fmt::format("; {}, which the trace does not hold", stand_in_text(stand_ins));
     if (!near) {
       out.severity = Severity::kWarning;

@@ -26,6 +26,10 @@ namespace aerie {
 
 inline constexpr int kMaxReplaySteps = 32;
 
+/// Traces are not fit to be trained on where more than this share of the conversations cannot be read, or fewer than this share of the
+/// tokens are ones that a drafter could be trained to draft.
+inline constexpr double kMostUnreadable = 0.01, kLeastSupervised = 0.01;
+
 /// One captured conversation of T tokens.
 struct ReplayTrace {
   std::span<const int32_t> tokens;     // [T]

@@ -12,7 +12,6 @@
 namespace aerie::train {
 namespace {
 
-constexpr double kMostUnreadable = 0.01, kLeastSupervised = 0.01;  // shares of the rows, of the tokens
 constexpr uint64_t kHoldoutSeed = 0x61657269;
 
 /// SplitMix64 (https://prng.di.unimi.it/splitmix64.c): the standard library's shuffle differs between implementations.

@@ -254,13 +254,16 @@ Status save_training_state(const std::string& path, const Parameters& parameters
   return write_safetensors(path, views, all);
 }
 
-Status load_training_state(const std::string& path, Parameters& parameters) {
-  AERIE_ASSIGN(const SafetensorsFile file, SafetensorsFile::open(path));
+Status check_training_state(const SafetensorsFile& file) {
   const auto checksum = file.metadata().find(kChecksum);
   // States that earlier programs wrote have none.
   if (checksum != file.metadata().end() && checksum->second != checksum_of(file.tensors(), file.metadata())) {
-    return corrupt("{}: its values are not those that were saved: the checksum differs", path);
+    return corrupt("{}: its values are not those that were saved: the checksum differs", file.path());
   }
+  return {};
+}
+
+Status load_training_state(const SafetensorsFile& file, Parameters& parameters) {
   const at::NoGradGuard no_grad;
   for (Parameter& p : parameters.list()) {
     const std::pair<std::string, at::Tensor*> parts[] = {
@@ -269,7 +272,7 @@ Status load_training_state(const std::string& path, Parameters& parameters) {
       AERIE_ASSIGN(const TensorView* stored, file.find(name));
       const TensorView expected = view_of(name, *tensor);
       if (stored->type != DType::kF32 || stored->shape != expected.shape) {
-        return corrupt("{}: tensor {}: expected F32 {}, found {} {}", path, name, expected.shape_string(), dtype_name(stored->type),
+        return corrupt("{}: tensor {}: expected F32 {}, found {} {}", file.path(), name, expected.shape_string(), dtype_name(stored->type),
                        stored->shape_string());
       }
       const std::vector<int64_t> shape(tensor->sizes().begin(), tensor->sizes().end());

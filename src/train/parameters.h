@@ -10,6 +10,7 @@
 #include "base/status.h"
 #include "eagle3/checkpoint.h"
 #include "formats/gguf.h"
+#include "formats/safetensors.h"
 #include "models/registry.h"
 #include "train/torch_ops.h"
 #include "train/trainer.h"
@@ -81,11 +82,13 @@ class Parameters {
 /// The teacher's tensors for a draft vocabulary, with the head in `matmul_type`.
 Teacher make_teacher(const TargetTensors& target, const DraftSpec& spec, at::ScalarType state_type, at::ScalarType matmul_type);
 
-/// Saves or restores masters and moments among the tensors of a safetensors file. A file that was there becomes previous_state(path). What
-/// is loaded is checked against the checksum that was saved with it: kCorrupt.
+/// Saves or restores masters and moments among the tensors of a safetensors file. A file that was there becomes previous_state(path).
 std::string previous_state(const std::string& path);
 Status save_training_state(const std::string& path, const Parameters& parameters, const std::vector<int32_t>& d2t,
                            const std::map<std::string, std::string>& metadata);
-Status load_training_state(const std::string& path, Parameters& parameters);
+/// kCorrupt: its tensors or what is said beside them are not what was saved, by the checksum that was saved with them. Nothing of it may be
+/// believed before.
+Status check_training_state(const SafetensorsFile& file);
+Status load_training_state(const SafetensorsFile& file, Parameters& parameters);
 
 }  // namespace aerie::train

@@ -10,6 +10,7 @@
 #include <mutex>
 #include <span>
 #include <thread>
+#include <torch/csrc/distributed/c10d/PrefixStore.hpp>
 #include <torch/csrc/distributed/c10d/TCPStore.hpp>
 
 namespace aerie::train {
@@ -25,7 +26,7 @@ constexpr microseconds kShortest{100}, kLongest{10'000};  // between questions f
 constexpr milliseconds kGlance{500};                      // between looks at whether the others are alive
 constexpr seconds kBeat{1};                               // between signs of life
 constexpr size_t kPiece = size_t{4} << 20;                // the store refuses values of more than 8 MiB
-constexpr const char* kGivenUp = "aerie/given_up";
+constexpr const char* kGivenUp = "given_up";
 
 Expected<int> number_of(const char* name, int least, int most) {
   const char* text = std::getenv(name);
@@ -68,7 +69,7 @@ struct Ranks::Impl {
     if (pulse.joinable()) pulse.join();
   }
 
-  std::string beat_key(int r) const { return fmt::format("aerie/beat/{}", r); }
+  std::string beat_key(int r) const { return fmt::format("beat/{}", r); }
 
   void start_pulse() {
     pulse_store = store->clone();
@@ -175,7 +176,7 @@ struct Ranks::Impl {
         return values.subspan(at(r), at(r + 1) - at(r));
       };
       const auto bytes = [](std::span<T> part) { return std::span(reinterpret_cast<uint8_t*>(part.data()), part.size_bytes()); };
-      const std::string key = fmt::format("aerie/{}", round);
+      const std::string key = fmt::format("round/{}", round);
       for (int r = 0; r < size; ++r) {
         if (r != rank) send(fmt::format("{}/part/{}/{}", key, rank, r), bytes(slice(r)));
       }
@@ -226,7 +227,10 @@ Expected<Ranks> Ranks::from_environment(seconds timeout) {
   options.isServer = out.first() && (agent == nullptr || std::string_view(agent) != "True");
   options.timeout = kJoin;
   try {
-    out.impl_->store = c10::make_intrusive<c10d::TCPStore>(address, options);
+    // A store of torchrun's agent outlives the processes: what an earlier attempt left there must not be taken for this one's.
+    const char* attempt = std::getenv("TORCHELASTIC_RESTART_COUNT");
+    out.impl_->store = c10::make_intrusive<c10d::PrefixStore>(fmt::format("aerie/{}", attempt == nullptr ? "0" : attempt),
+                                                              c10::make_intrusive<c10d::TCPStore>(address, options));
     out.impl_->start_pulse();
     // All have come when all have a heart.
     for (int r = 0; r < out.size(); ++r) out.impl_->store->wait({out.impl_->beat_key(r)}, kJoin);
@@ -260,7 +264,7 @@ Status Ranks::sum(const std::vector<at::Tensor>& tensors) {
 Status Ranks::share(std::string& text) {
   if (alone()) return {};
   return impl_->guarded([&]() -> Status {
-    const std::string key = fmt::format("aerie/{}/text", impl_->round);
+    const std::string key = fmt::format("round/{}/text", impl_->round);
     if (first()) {
       impl_->sent.push_back(key);
       impl_->store->set(key, bytes_of(text));
@@ -278,6 +282,8 @@ void Ranks::give_up(const std::string& why) {
   if (alone() || !impl_->failed.ok()) return;
   try {
     impl_->store->set(kGivenUp, bytes_of(fmt::format("rank {} of {} gave up: {}", rank(), size(), why)));
+    // Rank 0 serves the store: the others must have looked before it is gone.
+    if (first()) std::this_thread::sleep_for(3 * kGlance);
   } catch (const std::exception&) {
     // Nobody is left to be told.
   }
@@ -289,12 +295,12 @@ Status Ranks::finish() {
   if (alone()) return {};
   if (!first())
     return impl_->guarded([&]() -> Status {
-      impl_->store->set(fmt::format("aerie/left/{}", rank()), bytes_of("1"));
+      impl_->store->set(fmt::format("left/{}", rank()), bytes_of("1"));
       return {};
     });
   return impl_->guarded([&]() -> Status {
     for (int r = 1; r < size(); ++r) {
-      const auto left = impl_->wait_for(fmt::format("aerie/left/{}", r));
+      const auto left = impl_->wait_for(fmt::format("left/{}", r));
       if (!left.ok()) return left.status();
     }
     return {};

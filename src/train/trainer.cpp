@@ -270,7 +270,12 @@ Status Trainer::open_run() {
   fs::create_directories(o_.out, error);
   if (error) return io_error("{}: cannot be created: {}", o_.out, error.message());
   const std::string path = (fs::path(o_.out) / kStateFile).string();
-  if (!fs::exists(path)) {
+  if (o_.resume && !fs::exists(path, error) && fs::exists(previous_state(path), error)) {
+    spdlog::warn("{} is gone; going on from the state before it", path);
+    fs::rename(previous_state(path), path, error);
+    if (error) return io_error("{}: cannot be put in place: {}", path, error.message());
+  }
+  if (!fs::exists(path, error)) {
     if (o_.resume) spdlog::warn("{} holds no run to resume: starting anew", o_.out);
     return {};
   }
@@ -281,21 +286,22 @@ Status Trainer::open_run() {
 /// Rank 0 hands out where the run stands; whoever was started otherwise says so.
 Status Trainer::agree() {
   if (ranks_.alone()) return {};
-  const json own = {{"recipe", recipe_}, {"epochs", o_.epochs}, {"steps", total_steps_}, {"threads", o_.threads}};
+  const json own = {{"recipe", recipe_}, {"epochs", o_.epochs}, {"steps", total_steps_}};
   std::string first = own.dump();
   AERIE_TRY(ranks_.share(first));
   const json theirs = json::parse(first, nullptr, false);
   for (const auto& [key, value] : own.items()) {
-    if (key == "threads" || !theirs.is_object() || theirs.value(key, json()) == value) continue;
+    const json there = theirs.is_object() ? theirs.value(key, json()) : json();
+    if (there == value) continue;
     return invalid_argument("rank {} was started otherwise than rank 0, or has other data: {} {} against {}", ranks_.rank(), key,
-                            value.dump(), theirs.value(key, json()).dump());
+                            value.dump(), there.dump());
   }
-  std::string place = json{{"step", state_.step}, {"epoch", state_.epoch}, {"in_epoch", state_.in_epoch}}.dump();
-  AERIE_TRY(ranks_.share(place));
-  const json there = json::parse(place);
-  state_.step = there.at("step");
-  state_.epoch = there.at("epoch");
-  state_.in_epoch = there.at("in_epoch");
+  const auto from_first = [&](int64_t value) { return ranks_.first() ? static_cast<double>(value) : 0.0; };
+  std::vector<double> place = {from_first(state_.step), from_first(state_.epoch), from_first(state_.in_epoch)};
+  AERIE_TRY(ranks_.sum(place));
+  state_.step = static_cast<int64_t>(place[0]);
+  state_.epoch = static_cast<int64_t>(place[1]);
+  state_.in_epoch = static_cast<int64_t>(place[2]);
   const at::NoGradGuard no_grad;
   const std::vector<at::Tensor> tensors = parameters_->state();
   if (!ranks_.first()) {
@@ -310,14 +316,18 @@ Status Trainer::resume(const std::string& path) {
   std::error_code error;
   if (last.ok() || last.code() != StatusCode::kCorrupt || !fs::exists(previous_state(path), error)) return last;
   spdlog::warn("{}; going on from the state before it", last.message());
-  return restore(previous_state(path));
+  AERIE_TRY(restore(previous_state(path)));
+  // Else the next save would put the damaged one in its place.
+  fs::rename(previous_state(path), path, error);
+  return error ? io_error("{}: cannot be put in place: {}", path, error.message()) : Status();
 }
 
 Status Trainer::restore(const std::string& path) {
   AERIE_ASSIGN(const SafetensorsFile file, SafetensorsFile::open(path));
+  AERIE_TRY(check_training_state(file));
   const auto stored = file.metadata().find("aerie_training");
   const json state = stored == file.metadata().end() ? json() : json::parse(stored->second, nullptr, false);
-  if (!state.is_object() || !state.contains("recipe") || !state.contains("run")) {
+  if (!state.is_object() || !state.contains("recipe") || !state["recipe"].is_object() || !state.contains("run")) {
     return corrupt("{}: expected the state of a training run in its metadata", path);
   }
   for (const auto& [key, value] : recipe_.items()) {
@@ -344,7 +354,7 @@ Status Trainer::restore(const std::string& path) {
   if (!std::equal(bytes.begin(), bytes.end(), d2t->data.begin(), d2t->data.end())) {
     return invalid_argument("{}: the draft vocabulary differs from the one that the data gives now: were the traces changed?", path);
   }
-  AERIE_TRY(load_training_state(path, *parameters_));
+  AERIE_TRY(load_training_state(file, *parameters_));
   spdlog::info("going on after step {}", state_.step);
   return {};
 }
@@ -476,6 +486,10 @@ Status Trainer::run() {
   const Status ready = prepare();
   const Status done = ready.ok() ? work() : ready;
   if (done.ok()) return ranks_.finish();
+  if (done.code() == StatusCode::kCancelled) {  // all ranks stop after the same step
+    AERIE_TRY(ranks_.finish());
+    return done;
+  }
   if (next_.valid()) next_.wait();
   ranks_.give_up(done.message());
   return done;

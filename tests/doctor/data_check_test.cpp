@@ -76,6 +76,18 @@ TEST(DataCheck, MasksThatMarkNothingOrEverything) {
   EXPECT_EQ(codes(one_token), (Codes{"conversations-without-answer"}));
 }
 
+/// Neither is said twice: everything marked is no template's fault.
+TEST(DataCheck, AMaskOfAllOnesIsNoOtherTemplate) {
+  const AnswerFrame frame = {{1, 2}, {99}};
+  DataCheck check(&frame);
+  for (int32_t i = 0; i < 20; ++i) {
+    Conversation c = conversation({5, 6, 7, 99}, i);
+    std::fill(c.trace.mask.begin(), c.trace.mask.end(), uint8_t{1});
+    check.add(c);
+  }
+  EXPECT_EQ(codes(check), (Codes{"mask-is-all-ones"}));
+}
+
 TEST(DataCheck, DamageIsAnErrorFromOnePercentOn) {
   DataCheck few, many;
   for (int32_t i = 0; i < 200; ++i) {

@@ -242,6 +242,7 @@ TEST(Validation, IsBorneOutOrNot) {
   EXPECT_EQ(judged(first).severity, Severity::kNote);
   EXPECT_EQ(judged(std::min(1.0, first + 0.2)).code, "validation-not-reproduced");
   EXPECT_EQ(judged(std::min(1.0, first + 0.2)).severity, Severity::kWarning);
+  EXPECT_EQ(judged(first / 2).code, "validation-exceeded");
   EXPECT_TRUE(judge_validation(found.result, {}).empty());
 }
 

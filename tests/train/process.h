@@ -43,29 +43,32 @@ class Process {
   Process(const Process&) = delete;
   Process& operator=(const Process&) = delete;
 
-  void signal(int number) { ::kill(pid_, number); }
+  void signal(int number) {
+    if (pid_ > 0) ::kill(pid_, number);  // kill(-1) is everything that this user may signal
+  }
   void kill() {
     signal(SIGKILL);
     wait();
   }
   /// Its exit code; -1 where a signal ended it.
   int wait() {
-    int status = 0;
-    ::waitpid(pid_, &status, 0);
-    pid_ = -1;
-    return WIFEXITED(status) ? WEXITSTATUS(status) : -1;
+    if (pid_ > 0) ended(::waitpid(pid_, &status_, 0));
+    return WIFEXITED(status_) ? WEXITSTATUS(status_) : -1;
   }
   bool running() {
-    int status = 0;
-    if (pid_ < 0 || ::waitpid(pid_, &status, WNOHANG) == 0) return pid_ > 0;
-    pid_ = -1;
-    return false;
+    if (pid_ > 0) ended(::waitpid(pid_, &status_, WNOHANG));
+    return pid_ > 0;
   }
   std::string said() const { return read_file(log_, 1 << 20).value(); }
 
  private:
+  void ended(pid_t reaped) {
+    if (reaped != 0) pid_ = -1;
+  }
+
   std::string log_;
   pid_t pid_ = -1;
+  int status_ = 0;
 };
 
 /// A port that nobody listens on.

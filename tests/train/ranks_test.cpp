@@ -4,6 +4,7 @@
 #include <cmath>
 #include <filesystem>
 #include <fstream>
+#include <functional>
 #include <random>
 #include <thread>
 
@@ -138,6 +139,7 @@ TEST(Ranks, ALostRankEndsTheOtherWithTheReasonAndAStateToGoOnFrom) {
   Process second(run.arguments("lost", 100000), run.log("rank-1"), rank_environment(1, 2, port));
   Process first(run.arguments("lost", 100000), run.log("rank-0"), rank_environment(0, 2, port));
   ASSERT_TRUE(wait_until([&] { return steps_done(run.folder("lost")) > 3 || !first.running(); })) << first.said();
+  ASSERT_TRUE(first.running()) << first.said();
   second.kill();
   EXPECT_EQ(first.wait(), 1);
   EXPECT_NE(first.said().find("rank 1 of 2 has shown no sign of life"), std::string::npos) << first.said();
@@ -155,6 +157,7 @@ TEST(Ranks, WithoutRankZeroTheOthersEnd) {
   Process second(run.arguments("lost", 100000), run.log("rank-1"), rank_environment(1, 2, port));
   Process first(run.arguments("lost", 100000), run.log("rank-0"), rank_environment(0, 2, port));
   ASSERT_TRUE(wait_until([&] { return steps_done(run.folder("lost")) > 1 || !first.running(); })) << first.said();
+  ASSERT_TRUE(first.running()) << first.said();
   first.kill();
   EXPECT_EQ(second.wait(), 1);
   EXPECT_NE(second.said().find("rank 0"), std::string::npos) << second.said();
@@ -169,6 +172,18 @@ TEST(Ranks, AnotherRecipeIsRefusedByName) {
   EXPECT_NE(second.said().find("started otherwise than rank 0"), std::string::npos) << second.said();
   EXPECT_EQ(first.wait(), 1) << first.said();
   EXPECT_NE(first.said().find("rank 1 of 2 gave up"), std::string::npos) << first.said();
+}
+
+/// Rank 0 serves the store, and still its reason reaches the others before it is gone.
+TEST(Ranks, WhyRankZeroStopsIsSaidByAll) {
+  const TinyRun run;
+  ASSERT_EQ(Process(run.arguments("taken", 2), run.log("taken")).wait(), 0);
+  const std::string port = free_port();
+  Process second(run.arguments("taken", 10), run.log("rank-1"), rank_environment(1, 2, port));
+  Process first(run.arguments("taken", 10), run.log("rank-0"), rank_environment(0, 2, port));
+  EXPECT_EQ(first.wait(), 2) << first.said();
+  EXPECT_EQ(second.wait(), 1) << second.said();
+  EXPECT_NE(second.said().find("already holds a training run"), std::string::npos) << second.said();
 }
 
 TEST(Ranks, WhatIsMissingIsNamed) {
@@ -203,27 +218,33 @@ TEST(Killed, ARunEndsAsIfNothingHadHappened) {
   EXPECT_EQ(difference(run.state("whole"), run.state("killed")), 0.0);
 }
 
-/// Whatever happens to the newest state, the one before is taken up, and the end is the same.
+/// Whatever happens to the newest state, the one before is taken up, and the end is the same, with another kill on the way.
 TEST(Killed, ADamagedStateFallsBackToTheOneBefore) {
   const TinyRun run;
   ASSERT_EQ(Process(run.arguments("whole", 12), run.log("whole")).wait(), 0);
-  for (const bool cut : {false, true}) {
-    const std::string out = cut ? "cut" : "flipped";
+  const std::vector<std::pair<std::string, std::function<std::string(std::string)>>> damages = {
+      {"cut", [](const std::string& bytes) { return bytes.substr(0, bytes.size() / 2); }},
+      {"weights", [](std::string bytes) { return bytes[bytes.size() / 2] ^= 1, bytes; }},
+      {"d2t", [](std::string bytes) { return bytes[bytes.size() - 3] ^= 1, bytes; }},
+      {"recipe", [](std::string bytes) { return bytes[bytes.find("tokens_per_step") + 18] ^= 1, bytes; }},
+      {"gone", [](const std::string&) { return std::string(); }},
+  };
+  for (const auto& [out, damage] : damages) {
     Process process(run.arguments(out, 12), run.log(out));
-    ASSERT_TRUE(wait_until([&] { return steps_done(run.folder(out)) >= 7 || !process.running(); }));
+    ASSERT_TRUE(wait_until([&, &out = out] { return steps_done(run.folder(out)) >= 7 || !process.running(); }));
+    ASSERT_TRUE(process.running()) << process.said();
     process.kill();
     ASSERT_TRUE(std::filesystem::exists(run.state(out) + ".previous"));
-    const auto size = std::filesystem::file_size(run.state(out));
-    // The state is a name of its own: the one before must not change with it.
-    const std::string bytes = read_file(run.state(out), size).value();
-    std::filesystem::remove(run.state(out));
-    std::string damaged = cut ? bytes.substr(0, size / 2) : bytes;
-    if (!cut) damaged[size - size / 3] = static_cast<char>(damaged[size - size / 3] ^ 1);
-    std::ofstream(run.state(out), std::ios::binary) << damaged;
+    const std::string bytes = damage(read_file(run.state(out), 1 << 24).value());
+    std::filesystem::remove(run.state(out));  // a name of its own: the state before must not change with it
+    if (!bytes.empty()) std::ofstream(run.state(out), std::ios::binary) << bytes;
     Process again(run.arguments(out, 12, {"--resume"}), run.log(out));
-    EXPECT_EQ(again.wait(), 0) << again.said();
-    EXPECT_NE(again.said().find("going on from the state before it"), std::string::npos) << again.said();
-    EXPECT_EQ(difference(run.state("whole"), run.state(out)), 0.0);
+    ASSERT_TRUE(wait_until([&] { return again.said().find("going on from the state before it") != std::string::npos || !again.running(); }))
+        << out;
+    again.kill();
+    Process last(run.arguments(out, 12, {"--resume"}), run.log(out + "-2"));
+    EXPECT_EQ(last.wait(), 0) << out << ": " << last.said();
+    EXPECT_EQ(difference(run.state("whole"), run.state(out)), 0.0) << out;
   }
 }
 
