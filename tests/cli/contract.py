@@ -270,7 +270,10 @@ class Contract(unittest.TestCase):
         self.assertFalse(fixed.exists())
         self.assertIn("too few to tell a fault from chance", page.read_text())
         self.one_sentence(self.refused(2, *doctor, "-m", "smollm2", "--domains", self.write("short.jsonl", "{}\n"), says=["short.jsonl", "category"]))
-        self.one_sentence(self.refused(1, *doctor, "-m", "smollm2", "--html", "/nonexistent/page.html", says=["/nonexistent/page.html"]))
+        # What cannot be written takes nothing from the diagnosis.
+        refused = self.refused(1, *doctor, "-m", "smollm2", "--html", "/nonexistent/page.html", says=["/nonexistent/page.html"])
+        self.assertIn("too few to tell a fault from chance", refused.stdout)
+        self.one_sentence(self.refused(2, *doctor, "-m", "smollm2", "--fix", traces, says=["--fix", "is there already"]))
         self.refused(2, *doctor, "-m", "smollm2", "--validated", "74.7", says=["--validated"])
 
         # What the engine did is what the replay does.
