@@ -155,6 +155,14 @@ void print_json(const nlohmann::json& json) {
   std::printf("%s\n", json.dump(2, ' ', false, nlohmann::json::error_handler_t::replace).c_str());
 }
 
+void print_report(const Report& report, bool json) {
+  if (json) {
+    print_json(report.json());
+  } else {
+    std::fputs(report.text().c_str(), stdout);
+  }
+}
+
 std::string summary(const GenerateResult& result, size_t prompt_tokens) {
   std::string line = fmt::format("{} prompt tokens in {:.3f} s; {} tokens at {:.1f} tokens/s ({})", prompt_tokens, result.prefill_seconds,
                                  result.tokens.size(), result.decode_tokens_per_second(), result.finish_reason);

@@ -10,6 +10,7 @@
 
 #include "base/log.h"
 #include "base/status.h"
+#include "doctor/report.h"
 #include "drafter_flags.h"
 #include "engine/generate.h"
 #include "engine/runtime.h"
@@ -58,6 +59,8 @@ nlohmann::json to_json(const GenerateResult& result, const std::string& text, si
 uint64_t peak_rss_bytes();
 /// Prints one JSON object on stdout.
 void print_json(const nlohmann::json& json);
+/// Prints a report on stdout, for people or as one JSON object.
+void print_report(const Report& report, bool json);
 /// Generates, handing each finished piece of text to `show` as soon as it is certain. Ctrl-C ends it ("cancelled").
 Expected<GenerateResult> generate_text(Runtime& runtime, const std::vector<int32_t>& prompt, GenerateOptions options,
                                        const std::function<void(const std::string&)>& show);

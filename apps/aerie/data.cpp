@@ -1,8 +1,7 @@
 // aerie data check: what a folder of traces holds, and what in it makes drafters that are not accepted.
-#include <cstdio>
-
 #include "command.h"
 #include "doctor/data_check.h"
+#include "eagle3/finding_text.h"
 #include "eagle3/target_fit.h"
 
 namespace aerie::cli {
@@ -49,14 +48,8 @@ Status run_check(const DataFlags& flags) {
   Report report;
   report.add(check.findings());
   report.add(check.section());
-  if (flags.json) {
-    print_json(report.json());
-  } else {
-    std::fputs(report.text().c_str(), stdout);
-  }
-  const auto is_error = [](const Finding& finding) { return finding.severity == Severity::kError; };
-  if (std::any_of(report.findings.begin(), report.findings.end(), is_error))
-    return corrupt("this data is not fit to be trained on: see the errors");
+  print_report(report, flags.json);
+  if (has_error(report.findings)) return corrupt("this data is not fit to be trained on: see the errors");
   return {};
 }
 

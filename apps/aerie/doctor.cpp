@@ -1,7 +1,5 @@
 // aerie doctor: which reading of a drafter works on stored states, what an engine's flags put in force, what its figures say, and what
 // drafting is worth.
-#include <cstdio>
-
 #include "base/file_io.h"
 #include "command.h"
 #include "doctor/acceptance_signs.h"
@@ -42,8 +40,8 @@ Status read_log(const EngineVersion& engine, const std::string& argument, std::o
   report.add(reading->findings);
   report.add(judge_acceptance(*reading, depth));
   if (!reading->acceptance.unconditional.empty()) {
-    ChartSeries& series = report.accepted_by_step.emplace_back(ChartSeries{has_condition ? condition : "as the engine states it", {}});
-    for (const double share : reading->acceptance.unconditional) series.points.push_back(Interval{share, share, share});
+    report.accepted_by_step.push_back(
+        exact_series(has_condition ? condition : "as the engine states it", reading->acceptance.unconditional));
   }
   readings.push_back(*reading);
   if (has_condition) {
@@ -95,11 +93,7 @@ Status run_doctor(const DoctorFlags& flags) {
     report.add(describe(costs, readings.empty() ? Acceptance() : readings.front().acceptance, findings));
     report.add(findings);
   }
-  if (flags.json) {
-    print_json(report.json());
-  } else {
-    std::fputs(report.text().c_str(), stdout);
-  }
+  print_report(report, flags.json);
   if (!flags.html.empty()) {
     const std::string title = flags.replay.drafter.empty() ? "aerie doctor" : "aerie doctor: " + flags.replay.drafter;
     AERIE_TRY(write_file_atomically(flags.html, report.html(title)));

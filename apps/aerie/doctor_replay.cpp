@@ -11,6 +11,7 @@
 #include "doctor/slot_check.h"
 #include "doctor/training_check.h"
 #include "doctor/verdict.h"
+#include "eagle3/finding_text.h"
 #include "eagle3/spec_fields.h"
 
 namespace aerie::cli {
@@ -133,8 +134,8 @@ class Replay {
     checkpoint_ = *std::move(opened);
     report_.add(checkpoint_.findings);
     // What the files leave open is the first thing to settle; replaying a guess would only blur it.
-    const auto is_error = [](const Finding& finding) { return finding.severity == Severity::kError; };
-    if (std::any_of(checkpoint_.findings.begin(), checkpoint_.findings.end(), is_error)) return false;
+    if (has_error(checkpoint_.findings)) return false;
+    if (const auto config = RawCheckpoint::read_config(path_); config.ok()) recorded_ = recorded_training(*config);
     if (flags_.target.empty()) {
       AERIE_ASSIGN(side_.tables, tables_without_target(checkpoint_.spec));
     }
@@ -215,17 +216,11 @@ class Replay {
     return flags_.engine_trace.empty() ? Status() : compare_with_engine(look, mended);
   }
 
-  /// The boundary over which the trainer took the head for the target's word: as a person says it or as the trainer recorded it.
-  std::optional<int> recorded_teacher() const {
-    if (flags_.teacher) return flags_.teacher;
-    const auto config = RawCheckpoint::read_config(path_);
-    return config.ok() ? recorded_training(*config).teacher : std::nullopt;
-  }
-
   /// Which state gives the target's next tokens, and what it costs where the trainer took another one for it.
   Status check_final_state(Look& look, const Reading& reading) {
     int taken = static_cast<int>(look.sample.slots.size()) - 1;
-    if (const std::optional<int> teacher = recorded_teacher()) {
+    // As a person says it or as the trainer recorded it.
+    if (const std::optional<int> teacher = flags_.teacher ? flags_.teacher : recorded_.teacher) {
       const auto& all = look.sample.slots;
       const auto at = std::find_if(all.begin(), all.end(), [&](const StateSlot& slot) {
         return slot.kind == StateSlot::Kind::kBoundary && slot.number == *teacher;
@@ -255,11 +250,7 @@ class Replay {
       const auto frame = AnswerFrame::of_target(*side_.file);
       if (frame.ok()) report_.add(judge_mask(look.sample, *frame));  // a target without a template has no opening
     }
-    const auto config = RawCheckpoint::read_config(path_);
-    if (config.ok() && !look.result.rounds.empty()) {
-      const SearchRound& last = look.result.rounds.back();
-      report_.add(judge_training(recorded_training(*config), last.winner ? last.finalists[*last.winner] : last.base, k_, served_));
-    }
+    if (!look.result.rounds.empty()) report_.add(judge_training(recorded_, last_judged(look.result), k_, served_));
     if (flags_.training_log.empty()) return;
     constexpr uint64_t kMaxBytes = uint64_t{1} << 30;
     const auto log = read_file(flags_.training_log, kMaxBytes);
@@ -314,6 +305,7 @@ class Replay {
   std::string path_;
   OpenOptions known_;
   DraftCheckpoint checkpoint_;
+  TrainingFacts recorded_;  // by the drafter's trainer
   std::unique_ptr<TraceSource> source_;
 };
 

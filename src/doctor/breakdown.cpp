@@ -28,12 +28,8 @@ std::vector<NamedScore> scores_of(const SearchResult& result) {
   std::vector<NamedScore> out;
   if (result.rounds.empty()) return out;
   out.push_back({"as declared", &result.rounds.front().base.score});
-  const SearchRound& last = result.rounds.back();
-  if (last.winner) {
-    out.push_back({"as mended", &last.finalists[*last.winner].score});
-  } else if (result.rounds.size() > 1) {
-    out.push_back({"as mended", &last.base.score});
-  }
+  const Score& mended = last_judged(result).score;
+  if (&mended != out.front().score) out.push_back({"as mended", &mended});
   return out;
 }
 
@@ -63,10 +59,7 @@ Chart right_by_step(const std::vector<NamedScore>& scores, std::span<const doubl
     for (size_t step = 0; step < steps_of(*s.score); ++step)
       series.points.push_back(point(*s.score, [&](size_t c) { return &s.score->detail[c].right[step]; }));
   }
-  if (!validated.empty()) {
-    ChartSeries& reported = out.series.emplace_back(ChartSeries{"as its training reported", {}});
-    for (const double share : validated) reported.points.push_back(Interval{share, share, share});
-  }
+  if (!validated.empty()) out.series.push_back(exact_series("as its training reported", validated));
   return out;
 }
 
@@ -149,8 +142,7 @@ Chart length_histogram(const std::string& title, const std::vector<NamedParts>& 
       if (counts.size() <= bin) counts.resize(bin + 1);
       ++counts[bin];
     }
-    ChartSeries& series = out.series.emplace_back(ChartSeries{name, {}});
-    for (const double count : counts) series.points.push_back(Interval{count, count, count});
+    out.series.push_back(exact_series(name, counts));
     bins = std::max(bins, counts.size());
   }
   for (size_t b = 0; b < bins; ++b) out.labels.push_back(fmt::format("{:.2f}-", 1 + kBin * static_cast<double>(b)));

@@ -144,6 +144,12 @@ bool has_points(const Chart& chart) {
 
 }  // namespace
 
+ChartSeries exact_series(const std::string& name, std::span<const double> values) {
+  ChartSeries out{name, {}};
+  for (const double value : values) out.points.push_back(Interval{value, value, value});
+  return out;
+}
+
 nlohmann::json interval_json(const Interval& interval) {
   return {{"value", interval.value}, {"low", interval.low}, {"high", interval.high}};
 }

@@ -3,6 +3,7 @@
 
 #include <nlohmann/json_fwd.hpp>
 #include <optional>
+#include <span>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -15,6 +16,9 @@ struct ChartSeries {
   std::string name;
   std::vector<std::optional<Interval>> points;  // one for each label of the chart, as far as they go; nothing where nothing is known
 };
+
+/// A series of figures that are known without an interval.
+ChartSeries exact_series(const std::string& name, std::span<const double> values);
 
 /// Values at labels. An interval whose ends are its value is drawn without whiskers.
 struct Chart {

@@ -34,7 +34,7 @@ void DataCheck::add(const Conversation& conversation) {
   tokens_ += static_cast<int64_t>(trace.length());
   longest_ = std::max(longest_, trace.length());
   without_mask_ += conversation.has_mask ? 0 : 1;
-  all_ones_ += conversation.has_mask && std::all_of(trace.mask.begin(), trace.mask.end(), [](uint8_t m) { return m != 0; }) ? 1 : 0;
+  all_ones_ += conversation.has_mask && marks_everything(trace.mask) ? 1 : 0;
   if (vocab_ > 0)
     outside_ += std::any_of(trace.tokens.begin(), trace.tokens.end(), [&](int32_t t) { return t < 0 || t >= vocab_; }) ? 1 : 0;
   constexpr uint64_t kSeeds[] = {0xcbf29ce484222325u, 0x9e3779b97f4a7c15u};
@@ -62,19 +62,22 @@ void DataCheck::add_unreadable(const Status& why) {
 
 double DataCheck::repeated() const { return ratio(repeated_grams_, grams_); }
 
-double DataCheck::coverage(size_t size) const {
+std::vector<int64_t> DataCheck::descending_counts() const {
   std::vector<int64_t> counts;
   for (const auto& [token, count] : counts_) counts.push_back(count);
   std::sort(counts.rbegin(), counts.rend());
+  return counts;
+}
+
+double DataCheck::coverage(size_t size) const {
+  const std::vector<int64_t> counts = descending_counts();
   int64_t covered = 0;
   for (size_t i = 0; i < std::min(size, counts.size()); ++i) covered += counts[i];
   return ratio(covered, answer_tokens_);
 }
 
 size_t DataCheck::vocab_for(double share) const {
-  std::vector<int64_t> counts;
-  for (const auto& [token, count] : counts_) counts.push_back(count);
-  std::sort(counts.rbegin(), counts.rend());
+  const std::vector<int64_t> counts = descending_counts();
   int64_t covered = 0;
   size_t size = 0;
   while (size < counts.size() && static_cast<double>(covered) < share * static_cast<double>(answer_tokens_)) covered += counts[size++];

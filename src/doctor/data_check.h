@@ -36,6 +36,7 @@ class DataCheck {
 
  private:
   double repeated() const;
+  std::vector<int64_t> descending_counts() const;
 
   MaskCheck mask_;
   int vocab_;

@@ -248,10 +248,12 @@ std::vector<size_t> judged_order(const Sample& sample) {
   return out;
 }
 
-const Reading& last_reading(const SearchResult& result) {
+const Judged& last_judged(const SearchResult& result) {
   const SearchRound& last = result.rounds.back();
-  return (last.winner ? last.finalists[*last.winner] : last.base).hypothesis.reading;
+  return last.winner ? last.finalists[*last.winner] : last.base;
 }
+
+const Reading& last_reading(const SearchResult& result) { return last_judged(result).hypothesis.reading; }
 
 Expected<Judged> judge_reading(ReadingScorer& scorer, const Hypothesis& hypothesis, const Judged& base, int k) {
   Judged out;

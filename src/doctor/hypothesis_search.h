@@ -68,7 +68,9 @@ Expected<SearchResult> search_hypotheses(ReadingScorer& scorer, const Reading& d
 /// The numbers of a sample's conversations in the order of the scores of Judged: those that are searched, then those that judge.
 std::vector<size_t> judged_order(const Sample& sample);
 
-/// The declared reading with every fault mended that was named. There must have been a round.
+/// How the drafter does with every fault mended that was named. There must have been a round.
+const Judged& last_judged(const SearchResult& result);
+/// Its reading.
 const Reading& last_reading(const SearchResult& result);
 
 /// One more reading, such as an engine's, over all conversations; the gain is over `base` and at 95 %.

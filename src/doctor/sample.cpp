@@ -192,9 +192,7 @@ Expected<Sample> take_sample(const TraceSource& source, const DraftSpec& spec, c
          "the trace does not say which tokens the target wrote, so that prompts count as answers and every figure is too low",
          "give the rows with their loss_mask"});
   }
-  const auto all_ones = [](const Conversation& c) {
-    return std::all_of(c.trace.mask.begin(), c.trace.mask.end(), [](uint8_t m) { return m != 0; });
-  };
+  const auto all_ones = [](const Conversation& c) { return marks_everything(c.trace.mask); };
   if (!without_mask && !out.conversations.empty() && std::all_of(out.conversations.begin(), out.conversations.end(), all_ones)) {
     out.findings.push_back({Severity::kWarning, "mask-is-all-ones",
                             "the mask says that the target wrote every token, prompts included: a drafter trained with it learned to "

@@ -58,7 +58,7 @@ Expected<AnswerFrame> AnswerFrame::of_target(const GgufFile& target) {
 void MaskCheck::add(const Conversation& conversation) {
   const std::vector<uint8_t>& mask = conversation.trace.mask;
   // One of all ones marks no answer, and is a finding of its own.
-  if (frame_ == nullptr || !conversation.has_mask || std::all_of(mask.begin(), mask.end(), [](uint8_t m) { return m != 0; })) return;
+  if (frame_ == nullptr || !conversation.has_mask || marks_everything(mask)) return;
   const std::vector<int32_t>& tokens = conversation.trace.tokens;
   for (const Answer& answer : find_answers(conversation.trace.mask)) {
     ++answers_;

@@ -20,6 +20,10 @@ nlohmann::json findings_json(const std::vector<Finding>& findings) {
   return out;
 }
 
+bool has_error(const std::vector<Finding>& findings) {
+  return std::any_of(findings.begin(), findings.end(), [](const Finding& f) { return f.severity == Severity::kError; });
+}
+
 std::vector<Finding> ranked(std::vector<Finding> findings) {
   std::stable_sort(findings.begin(), findings.end(), [](const Finding& a, const Finding& b) { return a.severity < b.severity; });
   return findings;

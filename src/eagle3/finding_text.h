@@ -16,6 +16,9 @@ std::string finding_text(const Finding& finding, const std::string& indent = "",
 /// [{"severity", "code", "text", "fix"}], in the given order.
 nlohmann::json findings_json(const std::vector<Finding>& findings);
 
+/// Whether one of them is an error.
+bool has_error(const std::vector<Finding>& findings);
+
 /// Errors first, then warnings, then notes; otherwise in the given order.
 std::vector<Finding> ranked(std::vector<Finding> findings);
 

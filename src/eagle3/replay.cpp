@@ -157,6 +157,10 @@ Expected<std::vector<uint16_t>> select_features(const DraftSpec& spec, const Tra
   return trace.states_of(slots);
 }
 
+bool marks_everything(std::span<const uint8_t> mask) {
+  return std::all_of(mask.begin(), mask.end(), [](uint8_t m) { return m != 0; });
+}
+
 std::vector<Answer> find_answers(std::span<const uint8_t> mask) {
   std::vector<Answer> out;
   for (int t = 0; t < static_cast<int>(mask.size()); ++t) {

@@ -102,6 +102,8 @@ struct ReplaySummary {
   double acceptance_length() const { return cycles == 0 ? 0.0 : 1.0 + static_cast<double>(accepted) / static_cast<double>(cycles); }
 };
 
+/// Whether a mask calls every token the target's own, prompts included: it was made without a template's generation tags.
+bool marks_everything(std::span<const uint8_t> mask);
 /// The answers of a mask, in order.
 std::vector<Answer> find_answers(std::span<const uint8_t> mask);
 /// The rows at which cycles can stand, in order, with `available` filled in.

@@ -43,18 +43,25 @@ TensorView view_of(const std::string& name, const at::Tensor& tensor) {
 
 constexpr const char* kChecksum = "sha256";
 
-/// Of the values and of what is said beside them, whatever their order in the file.
-std::string checksum_of(std::vector<TensorView> tensors, const std::map<std::string, std::string>& metadata) {
-  std::sort(tensors.begin(), tensors.end(), [](const TensorView& a, const TensorView& b) { return a.name < b.name; });
-  std::string all;
-  for (const TensorView& tensor : tensors) all += tensor.name + " " + sha256_hex(tensor.data) + "\n";
+std::string sha256_of_text(const std::string& text) { return sha256_hex({reinterpret_cast<const uint8_t*>(text.data()), text.size()}); }
+
+/// Of the values and of what is said beside them.
+std::string checksum_of(const std::vector<TensorView>& tensors, const std::map<std::string, std::string>& metadata) {
+  std::string all = tensors_id(tensors);
   for (const auto& [key, value] : metadata) {
-    if (key != kChecksum) all += key + " " + value + "\n";
+    if (key != kChecksum) all += "\n" + key + " " + value;
   }
-  return sha256_hex({reinterpret_cast<const uint8_t*>(all.data()), all.size()});
+  return sha256_of_text(all);
 }
 
 }  // namespace
+
+std::string tensors_id(std::vector<TensorView> tensors) {
+  std::sort(tensors.begin(), tensors.end(), [](const TensorView& a, const TensorView& b) { return a.name < b.name; });
+  std::string all;
+  for (const TensorView& tensor : tensors) all += tensor.name + " " + sha256_hex(tensor.data) + "\n";
+  return sha256_of_text(all);
+}
 
 Expected<TargetTensors> read_target_tensors(const GgufFile& file) {
   TargetTensors target;

@@ -82,6 +82,9 @@ class Parameters {
 /// The teacher's tensors for a draft vocabulary, with the head in `matmul_type`.
 Teacher make_teacher(const TargetTensors& target, const DraftSpec& spec, at::ScalarType state_type, at::ScalarType matmul_type);
 
+/// SHA-256 over names and bytes of tensors, whatever their order.
+std::string tensors_id(std::vector<TensorView> tensors);
+
 /// Saves or restores masters and moments among the tensors of a safetensors file. A file that was there becomes previous_state(path).
 std::string previous_state(const std::string& path);
 Status save_training_state(const std::string& path, const Parameters& parameters, const std::vector<int32_t>& d2t,

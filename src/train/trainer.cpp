@@ -85,13 +85,6 @@ Expected<DraftCheckpoint> open_source(const std::string& path, const TargetTenso
   return out;
 }
 
-/// Of the values that a run goes on from.
-std::string weights_id(const DraftCheckpoint& checkpoint) {
-  std::string all;
-  for (const auto& [name, tensor] : checkpoint.tensors) all += name + " " + sha256_hex(tensor.data) + "\n";
-  return sha256_hex({reinterpret_cast<const uint8_t*>(all.data()), all.size()});
-}
-
 const char* name_of(FeatureNorm norm) { return norm == FeatureNorm::kNone ? "none" : norm == FeatureNorm::kConcat ? "concat" : "per-tap"; }
 const char* name_of(Feedback feedback) { return feedback == Feedback::kPreNorm ? "pre" : "post"; }
 const char* name_of(HeadMode head) { return head == HeadMode::kWarm ? "warm" : head == HeadMode::kFrozen ? "frozen" : "free"; }
@@ -238,7 +231,9 @@ Status Trainer::prepare() {
   parameters_ = std::make_unique<Parameters>(Parameters::initial(spec_, target_, o_.head, o_.seed));
   if (source) {
     AERIE_TRY(parameters_->take(*source));
-    recipe_["from"] = weights_id(*source);
+    std::vector<TensorView> weights;
+    for (const auto& [name, tensor] : source->tensors) weights.push_back(tensor);
+    recipe_["from"] = tensors_id(std::move(weights));
     const std::span<const uint8_t> map(reinterpret_cast<const uint8_t*>(spec_.d2t.data()), spec_.d2t.size() * sizeof(int32_t));
     recipe_["from_d2t"] = sha256_hex(map);
   }

@@ -62,6 +62,17 @@ struct TinyRun {
   std::string log(const std::string& name) const { return target.folder() / (name + ".log"); }
 };
 
+/// Both ranks of a run of two.
+struct Pair {
+  std::string port = free_port();
+  Process second, first;
+
+  Pair(const TinyRun& run, const std::string& out, int steps, const std::vector<std::string>& more = {},
+       const std::vector<std::string>& of_second = {})
+      : second(run.arguments(out, steps, of_second.empty() ? more : of_second), run.log("rank-1"), rank_environment(1, 2, port)),
+        first(run.arguments(out, steps, more), run.log("rank-0"), rank_environment(0, 2, port)) {}
+};
+
 /// The largest difference of two states' tensors, relative to the tensor's largest value.
 double difference(const std::string& a, const std::string& b) {
   const auto one = SafetensorsFile::open(a), two = SafetensorsFile::open(b);
@@ -99,9 +110,8 @@ bool wait_until(const Done& done, std::chrono::seconds most = std::chrono::secon
 TEST(Ranks, TwoProcessesTrainWhatOneTrains) {
   const TinyRun run;
   ASSERT_EQ(Process(run.arguments("one", 10), run.log("one")).wait(), 0) << Process({"--help"}, run.log("x")).wait();
-  const std::string port = free_port();
-  Process second(run.arguments("two", 10), run.log("rank-1"), rank_environment(1, 2, port));
-  Process first(run.arguments("two", 10), run.log("rank-0"), rank_environment(0, 2, port));
+  Pair pair(run, "two", 10);
+  Process &first = pair.first, &second = pair.second;
   EXPECT_EQ(first.wait(), 0) << first.said();
   EXPECT_EQ(second.wait(), 0) << second.said();
   // Sums over other groups of rows: float32's rounding, through ten steps of AdamW.
@@ -115,9 +125,8 @@ TEST(Ranks, TwoProcessesTrainWhatOneTrains) {
 TEST(Ranks, AnInterruptedRunOfTwoEndsAsTheWholeOneBitForBit) {
   const TinyRun run;
   const auto both = [&](const std::string& out, bool interrupt) {
-    const std::string port = free_port();
-    Process second(run.arguments(out, 40, {"--resume"}), run.log("rank-1"), rank_environment(1, 2, port));
-    Process first(run.arguments(out, 40, {"--resume"}), run.log("rank-0"), rank_environment(0, 2, port));
+    Pair pair(run, out, 40, {"--resume"});
+    Process &first = pair.first, &second = pair.second;
     if (interrupt) {
       EXPECT_TRUE(wait_until([&] { return steps_done(run.folder(out)) > 5 || !first.running(); })) << first.said();
       second.signal(SIGTERM);
@@ -135,9 +144,8 @@ TEST(Ranks, AnInterruptedRunOfTwoEndsAsTheWholeOneBitForBit) {
 
 TEST(Ranks, ALostRankEndsTheOtherWithTheReasonAndAStateToGoOnFrom) {
   const TinyRun run;
-  const std::string port = free_port();
-  Process second(run.arguments("lost", 100000), run.log("rank-1"), rank_environment(1, 2, port));
-  Process first(run.arguments("lost", 100000), run.log("rank-0"), rank_environment(0, 2, port));
+  Pair pair(run, "lost", 100000);
+  Process &first = pair.first, &second = pair.second;
   ASSERT_TRUE(wait_until([&] { return steps_done(run.folder("lost")) > 3 || !first.running(); })) << first.said();
   ASSERT_TRUE(first.running()) << first.said();
   second.kill();
@@ -153,9 +161,8 @@ TEST(Ranks, ALostRankEndsTheOtherWithTheReasonAndAStateToGoOnFrom) {
 
 TEST(Ranks, WithoutRankZeroTheOthersEnd) {
   const TinyRun run;
-  const std::string port = free_port();
-  Process second(run.arguments("lost", 100000), run.log("rank-1"), rank_environment(1, 2, port));
-  Process first(run.arguments("lost", 100000), run.log("rank-0"), rank_environment(0, 2, port));
+  Pair pair(run, "lost", 100000);
+  Process &first = pair.first, &second = pair.second;
   ASSERT_TRUE(wait_until([&] { return steps_done(run.folder("lost")) > 1 || !first.running(); })) << first.said();
   ASSERT_TRUE(first.running()) << first.said();
   first.kill();
@@ -165,9 +172,8 @@ TEST(Ranks, WithoutRankZeroTheOthersEnd) {
 
 TEST(Ranks, AnotherRecipeIsRefusedByName) {
   const TinyRun run;
-  const std::string port = free_port();
-  Process second(run.arguments("two", 10, {"--seed", "2"}), run.log("rank-1"), rank_environment(1, 2, port));
-  Process first(run.arguments("two", 10), run.log("rank-0"), rank_environment(0, 2, port));
+  Pair pair(run, "two", 10, {}, {"--seed", "2"});
+  Process &first = pair.first, &second = pair.second;
   EXPECT_EQ(second.wait(), 2) << second.said();
   EXPECT_NE(second.said().find("started otherwise than rank 0"), std::string::npos) << second.said();
   EXPECT_EQ(first.wait(), 1) << first.said();
@@ -178,9 +184,8 @@ TEST(Ranks, AnotherRecipeIsRefusedByName) {
 TEST(Ranks, WhyRankZeroStopsIsSaidByAll) {
   const TinyRun run;
   ASSERT_EQ(Process(run.arguments("taken", 2), run.log("taken")).wait(), 0);
-  const std::string port = free_port();
-  Process second(run.arguments("taken", 10), run.log("rank-1"), rank_environment(1, 2, port));
-  Process first(run.arguments("taken", 10), run.log("rank-0"), rank_environment(0, 2, port));
+  Pair pair(run, "taken", 10);
+  Process &first = pair.first, &second = pair.second;
   EXPECT_EQ(first.wait(), 2) << first.said();
   EXPECT_EQ(second.wait(), 1) << second.said();
   EXPECT_NE(second.said().find("already holds a training run"), std::string::npos) << second.said();
