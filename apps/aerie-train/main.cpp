@@ -90,11 +90,23 @@ int main(int argc, char** argv) {
   auto* recipe = app.add_option_group("Recipe");
   recipe->add_option("--ttt-steps", o.ttt_steps, "unrolled steps: the draft length to train for")
       ->check(CLI::Range(1, aerie::train::kMaxTttSteps));
+  recipe
+      ->add_option("--loss", o.loss,
+                   "of a row, against the target's distribution over the draft vocabulary: kl (whose gradient is that of soft cross entropy), "
+                   "or lk-hybrid, which goes over to the total variation where the two overlap")
+      ->transform(CLI::CheckedTransformer(std::map<std::string, Loss>{{"kl", Loss::kKl}, {"lk-hybrid", Loss::kLkHybrid}}))
+      ->default_str("kl");
+  recipe
+      ->add_option("--teacher-temperature", o.teacher_temperature, "of the target's distribution; below 1 it is sharpened towards its argmax")
+      ->check(CLI::Range(0.05, 10.0));
+  recipe->add_option("--optimizer", o.optimizer, "adamw, or muon for the matrices but the head")
+      ->transform(CLI::CheckedTransformer(std::map<std::string, Optimizer>{{"adamw", Optimizer::kAdamW}, {"muon", Optimizer::kMuon}}))
+      ->default_str("adamw");
   recipe->add_option("--step-decay", o.step_decay, "weight of step s is decay^s, normalised")->check(CLI::Range(0.01, 1.0));
   recipe->add_option("--tokens-per-step", o.tokens_per_step, "tokens of conversations per optimiser step")->check(CLI::PositiveNumber);
   recipe->add_option("--row-length", o.row_length, "tokens packed into one row; longer conversations are left out")
       ->check(CLI::PositiveNumber);
-  recipe->add_option("--lr", o.learning_rate, "peak learning rate of AdamW; a cosine takes it to a tenth")->check(CLI::PositiveNumber);
+  recipe->add_option("--lr", o.learning_rate, "peak learning rate; a cosine takes it to a tenth")->check(CLI::PositiveNumber);
   recipe->add_option("--warmup", o.warmup_steps, "optimiser steps of linear warm-up")->check(CLI::NonNegativeNumber);
 
   auto* checking = app.add_option_group("Validation");

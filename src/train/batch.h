@@ -11,8 +11,11 @@
 
 #include "base/status.h"
 #include "train/dataset.h"
+#include "train/row_ops.h"
 
 namespace aerie::train {
+
+inline constexpr int kMaxTttSteps = 16;
 
 /// Rows of one step that stand together: consecutive positions of one document.
 struct RowRun {
@@ -22,10 +25,6 @@ struct RowRun {
   int64_t count = 0;  // at most kMaxRun
 };
 inline constexpr int64_t kMaxRun = 128;  // bounds the triangle of scores that causality throws away
-
-/// Row counts are rounded up to a multiple of this: bf16 matrix products are compiled for each shape they meet, which takes longer
-/// than a small product itself.
-inline constexpr int64_t kRowMultiple = 64;
 
 /// One unrolled step. Step 0 feeds all rows (their keys are what later rows attend to), later steps only the supervised ones.
 struct StepPlan {

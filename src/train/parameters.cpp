@@ -195,24 +195,6 @@ double Parameters::gradient_norm() const {
   return std::sqrt(sum);
 }
 
-void Parameters::update(const AdamW& adam, double learning_rate, int64_t step, double norm) {
-  const at::NoGradGuard no_grad;
-  const double scale = norm > adam.clip ? adam.clip / norm : 1.0;
-  const double correction1 = 1.0 - std::pow(adam.beta1, static_cast<double>(step));
-  const double correction2 = 1.0 - std::pow(adam.beta2, static_cast<double>(step));
-  for (Parameter& p : list_) {
-    at::Tensor gradient = p.gradient.defined() ? p.gradient : p.value.grad();
-    if (!gradient.defined() || p.rate == 0.0) continue;
-    const double rate = learning_rate * p.rate;
-    gradient = gradient * scale;
-    if (p.decay) p.value.mul_(1.0 - rate * adam.weight_decay);
-    p.first.mul_(adam.beta1).add_(gradient, 1.0 - adam.beta1);
-    p.second.mul_(adam.beta2).addcmul_(gradient, gradient, 1.0 - adam.beta2);
-    const at::Tensor denominator = (p.second / correction2).sqrt_().add_(adam.eps);
-    p.value.addcdiv_(p.first, denominator, -rate / correction1);
-  }
-}
-
 std::map<std::string, std::vector<float>> Parameters::values() const {
   std::map<std::string, std::vector<float>> values;
   for (const Parameter& p : list_) {

@@ -34,14 +34,9 @@ struct Parameter {
   std::string name;
   at::Tensor value;          // float32, a leaf of autograd; the head's gradient is written by hand
   at::Tensor gradient;       // the head's; undefined otherwise (value.grad() has it)
-  at::Tensor first, second;  // AdamW's moments
+  at::Tensor first, second;  // the optimiser's moments
   double rate = 1.0;         // of the learning rate; 0 = frozen
   bool decay = true;         // matrices only
-};
-
-struct AdamW {
-  double beta1 = 0.9, beta2 = 0.95, eps = 1e-8, weight_decay = 0.01;
-  double clip = 1.0;  // of the global gradient norm
 };
 
 class Parameters {
@@ -69,9 +64,6 @@ class Parameters {
   std::vector<at::Tensor> state();
   /// The norm of all gradients together.
   double gradient_norm() const;
-  /// AdamW (arXiv 1711.05101) with the gradient scaled to a norm of at most `clip`; `step` counts from 1.
-  void update(const AdamW& adam, double learning_rate, int64_t step, double norm);
-
   /// Copies, as float32, by canonical name.
   std::map<std::string, std::vector<float>> values() const;
 

@@ -9,6 +9,7 @@
 
 #include "eagle3/draft_step.h"
 #include "models/rope.h"
+#include "train/fused.h"
 
 namespace aerie::train {
 
@@ -28,10 +29,7 @@ class TorchOps {
   explicit TorchOps(at::ScalarType state_type = at::kFloat) : state_type_(state_type) {}
   at::ScalarType state_type() const { return state_type_; }
 
-  Tensor rms_norm(const Tensor& x, const Vector& weight, float eps) {
-    const Tensor wide = x.to(state_type_);
-    return wide * at::rsqrt(wide.square().mean(-1, true) + static_cast<double>(eps)) * weight;
-  }
+  Tensor rms_norm(const Tensor& x, const Vector& weight, float eps) { return train::rms_norm(x.to(state_type_), weight, eps); }
 
   Tensor rms_norm_slices(const Tensor& x, const std::vector<Vector>& weights, float eps) {
     std::vector<Tensor> slices = x.chunk(static_cast<int64_t>(weights.size()), -1);
@@ -56,20 +54,12 @@ class TorchOps {
 
   Tensor gated_mlp_in(const Tensor& x, const Linear<TorchOps>& gate, const Linear<TorchOps>& up) {
     const Tensor narrow = x.to(gate.weight.scalar_type());
-    return at::silu(add_bias(at::linear(narrow, gate.weight), gate.bias)) * add_bias(at::linear(narrow, up.weight), up.bias);
+    return gated(add_bias(at::linear(narrow, gate.weight), gate.bias), add_bias(at::linear(narrow, up.weight), up.bias));
   }
 
   Tensor rope(const Tensor& x, int heads, int offset, const Rope& rope, const Positions& positions) {
     const auto [cos, sin] = angles(rope, positions);
-    const Tensor by_head = x.view({x.size(0), heads, -1});  // [n, heads, width]
-    const int64_t width = by_head.size(2), outer = rope.interleaved ? rope.dim / 2 : 2;
-    const int64_t which = rope.interleaved ? 3 : 2;  // the axis on which a pair's two values lie
-    const Tensor turned = by_head.narrow(2, offset, rope.dim).unflatten(2, {outer, rope.dim / outer});
-    const Tensor a = turned.select(which, 0), b = turned.select(which, 1);  // [n, heads, dim/2]
-    const Tensor rotated = at::stack({a * cos - b * sin, b * cos + a * sin}, which).flatten(2, 3);
-    if (rope.dim == width) return rotated.view(x.sizes());
-    const int64_t end = offset + rope.dim;
-    return at::cat({by_head.narrow(2, 0, offset), rotated, by_head.narrow(2, end, width - end)}, 2).view(x.sizes());
+    return rotated(x, cos, sin, {heads, offset, rope.dim, rope.interleaved});
   }
 
   struct Halves {
@@ -91,18 +81,18 @@ class TorchOps {
  private:
   static Tensor add_bias(const Tensor& x, const Vector& bias) { return bias.defined() ? x + bias.to(x.scalar_type()) : x; }
 
-  /// cos and sin [n, 1, dim/2]. They come from the table that serving uses.
+  /// cos and sin [n, dim/2]. They come from the table that serving uses.
   std::pair<Tensor, Tensor> angles(const Rope& rope, const Positions& positions) {
     const int64_t needed = positions.numel() == 0 ? 1 : positions.max().item<int64_t>() + 1;
     if (rope != rope_ || !cos_.defined() || cos_.size(0) < needed) {
       const int64_t count = std::max<int64_t>(2 * needed, 256), pairs = rope.dim / 2;
-      Tensor both = at::empty({count, 1, 2, pairs}, at::kFloat);
+      Tensor both = at::empty({count, 2, pairs}, at::kFloat);
       for (int64_t p = 0; p < count; ++p) {
         std::copy_n(table_.angles(rope, static_cast<int>(p)), 2 * pairs, both.data_ptr<float>() + p * 2 * pairs);
       }
       rope_ = rope;
-      cos_ = both.select(2, 0).to(state_type_);
-      sin_ = both.select(2, 1).to(state_type_);
+      cos_ = both.select(1, 0).to(state_type_).contiguous();
+      sin_ = both.select(1, 1).to(state_type_).contiguous();
     }
     return {cos_.index_select(0, positions), sin_.index_select(0, positions)};
   }
@@ -110,7 +100,7 @@ class TorchOps {
   at::ScalarType state_type_;
   Rope rope_;
   RopeTable table_;
-  Tensor cos_, sin_;  // of all positions so far [count, 1, dim/2]
+  Tensor cos_, sin_;  // of all positions so far [count, dim/2]
 };
 
 }  // namespace aerie::train

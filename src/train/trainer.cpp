@@ -20,6 +20,7 @@
 #include "formats/gguf.h"
 #include "formats/safetensors.h"
 #include "train/batch.h"
+#include "train/optimizer.h"
 #include "train/parameters.h"
 #include "train/progress.h"
 #include "train/ranks.h"
@@ -87,6 +88,7 @@ Expected<DraftCheckpoint> open_source(const std::string& path, const TargetTenso
 
 const char* name_of(FeatureNorm norm) { return norm == FeatureNorm::kNone ? "none" : norm == FeatureNorm::kConcat ? "concat" : "per-tap"; }
 const char* name_of(Feedback feedback) { return feedback == Feedback::kPreNorm ? "pre" : "post"; }
+const char* name_of(Loss loss) { return loss == Loss::kKl ? "kl" : "lk-hybrid"; }
 const char* name_of(HeadMode head) { return head == HeadMode::kWarm ? "warm" : head == HeadMode::kFrozen ? "frozen" : "free"; }
 
 /// Everything that the bytes of the result depend on, besides the length of the run.
@@ -102,6 +104,9 @@ json recipe_of(const TrainOptions& o, const DraftSpec& spec, const Dataset& data
               {"head", name_of(o.head)},
               {"ttt_steps", o.ttt_steps},
               {"step_decay", o.step_decay},
+              {"loss", name_of(o.loss)},
+              {"teacher_temperature", o.teacher_temperature},
+              {"optimizer", o.optimizer == Optimizer::kMuon ? "muon" : "adamw"},
               {"tokens_per_step", o.tokens_per_step},
               {"row_length", o.row_length},
               {"lr", o.learning_rate},
@@ -188,9 +193,9 @@ Status Trainer::prepare() {
   if (o_.threads <= 0) o_.threads = default_thread_count();
   at::set_num_threads(o_.threads);
   // Every step frees and takes the same few hundred megabytes: without this glibc returns them to the system each time, and
-  // the page faults cost a fifth of the run.
-  mallopt(M_MMAP_THRESHOLD, 1 << 30);
-  mallopt(M_TRIM_THRESHOLD, 1 << 30);
+  // the page faults cost a fifth of the run. 32 MiB is as much as glibc takes, so larger tensors are made in pieces.
+  mallopt(M_MMAP_THRESHOLD, 32 << 20);
+  mallopt(M_TRIM_THRESHOLD, -1);
 
   AERIE_ASSIGN(ranks_, Ranks::from_environment(std::chrono::seconds(o_.rank_timeout_seconds)));
   AERIE_ASSIGN(const GgufFile file, GgufFile::open(o_.target));
@@ -440,7 +445,7 @@ Status Trainer::one_step(const std::vector<PackedBatch>& batches) {
   int64_t tokens = 0;
   for (const PackedBatch& batch : batches) {
     const DraftWeights<TorchOps> view = parameters_->view(spec_, matmul_type_);
-    const auto sums = run_ttt(*ops_, spec_, view, teacher_, batch, weights, true, parameters_->head_gradient());
+    const auto sums = run_ttt(*ops_, spec_, view, teacher_, batch, {o_.loss, o_.teacher_temperature}, weights, true, parameters_->head_gradient());
     for (size_t s = 0; s < stats.size(); ++s) stats[s] += sums[s];
     tokens += batch.tokens;
   }
@@ -464,7 +469,10 @@ Status Trainer::one_step(const std::vector<PackedBatch>& batches) {
   }
   ++state_.step;
   state_.tokens += static_cast<int64_t>(figures[0]);
-  parameters_->update({}, rate_, state_.step, report.gradient_norm);
+  OptimizerOptions optimizer;
+  optimizer.kind = o_.optimizer;
+  optimizer.matmul_type = matmul_type_;
+  update(*parameters_, optimizer, rate_, state_.step, report.gradient_norm);
   state_.training_seconds += seconds_since(start);
 
   report.step = state_.step;

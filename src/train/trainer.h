@@ -9,10 +9,9 @@
 
 #include "base/status.h"
 #include "eagle3/draft_spec.h"
+#include "train/batch.h"
 
 namespace aerie::train {
-
-inline constexpr int kMaxTttSteps = 16;
 
 /// How the draft head is treated. All but kFree start from the target's output rows.
 enum class HeadMode {
@@ -23,6 +22,9 @@ enum class HeadMode {
 
 /// The type that matrices are multiplied in; everything else is float32, and so are the weights that are trained.
 enum class MatmulPrecision { kAuto, kBf16, kFloat32 };
+
+/// kMuon: for the matrices but the head; AdamW for the rest.
+enum class Optimizer { kAdamW, kMuon };
 
 struct TrainOptions {
   std::vector<std::string> data;  // trace folders
@@ -41,12 +43,15 @@ struct TrainOptions {
   int draft_vocab = 8192;
 
   int ttt_steps = 4;
+  Loss loss = Loss::kKl;
+  double teacher_temperature = 1.0;
+  Optimizer optimizer = Optimizer::kAdamW;
   double step_decay = 0.8;
   int64_t epochs = 5;
   int64_t max_steps = 0;          // 0 = no limit
   double time_limit_minutes = 0;  // 0 = no limit
   int64_t tokens_per_step = 2048;
-  int row_length = 1024;
+  int row_length = 4096;
   double learning_rate = 1e-3;
   int64_t warmup_steps = 50;
   uint64_t seed = 1;

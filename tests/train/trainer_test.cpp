@@ -52,6 +52,27 @@ std::vector<nlohmann::json> metrics(const std::string& folder) {
   return lines;
 }
 
+TEST(Train, EveryRecipeLearns) {
+  const TinyTarget target;
+  const std::string traces = target.write_traces("traces", target.conversations(8));
+  for (const auto& [name, change] : {std::pair<std::string, void (*)(TrainOptions&)>{"muon", [](TrainOptions& o) { o.optimizer = Optimizer::kMuon; }},
+                                     {"lk", [](TrainOptions& o) { o.loss = Loss::kLkHybrid; }},
+                                     {"sharp", [](TrainOptions& o) { o.teacher_temperature = 0.5; }},
+                                     {"bf16", [](TrainOptions& o) { o.precision = MatmulPrecision::kBf16; }}}) {
+    TrainOptions o = tiny_options(target, traces, name);
+    o.holdout = 0;
+    o.max_steps = 150;
+    change(o);
+    ASSERT_TRUE(train(o, kGoOn).ok()) << name;
+    const auto lines = metrics(o.out);
+    EXPECT_LT(lines.back()["loss"].get<double>(), 0.4 * lines.front()["loss"].get<double>()) << name;
+    TrainOptions other = o;  // what was chosen is part of the run
+    other.resume = true;
+    other.loss = o.loss == Loss::kKl ? Loss::kLkHybrid : Loss::kKl;
+    EXPECT_EQ(train(other, kGoOn).code(), StatusCode::kInvalidArgument) << name;
+  }
+}
+
 TEST(Train, OverfitsEightConversations) {
   const TinyTarget target;
   const std::string traces = target.write_traces("traces", target.conversations(8));

@@ -11,7 +11,7 @@
 #include "eagle3/drafter.h"
 #include "support/draft_golden.h"
 #include "tiny_target.h"
-#include "train/parameters.h"
+#include "train/optimizer.h"
 
 namespace aerie::train {
 namespace {
@@ -177,7 +177,7 @@ struct LossCase {
   }
 
   double loss(const PackedBatch& batch, const std::vector<double>& weights, bool backward) {
-    const auto stats = run_ttt(ops, spec, parameters.view(spec, at::kDouble), teacher, batch, weights, backward,
+    const auto stats = run_ttt(ops, spec, parameters.view(spec, at::kDouble), teacher, batch, options, weights, backward,
                                backward ? parameters.head_gradient() : at::Tensor());
     double sum = 0;
     for (size_t s = 0; s < stats.size(); ++s) sum += weights[s] * stats[s].loss;
@@ -192,6 +192,7 @@ struct LossCase {
   std::vector<Trace> traces;
   Parameters parameters;
   Teacher teacher;
+  LossOptions options;
   TorchOps ops{at::kDouble};
 };
 
@@ -228,6 +229,7 @@ TEST_P(Gradient, EqualsFiniteDifferencesInDouble) {
              n % 2 == 0 ? HeadMode::kWarm : HeadMode::kFree, 3, n < kFlagCases ? nullptr : kOtherShapes[n - kFlagCases]);
   const PackedBatch batch = pack_documents(c.traces, 3, invert_d2t(c.spec));
   ASSERT_FALSE(batch.steps[2].loss_rows.empty());
+  c.options.teacher_temperature = n % 4 == 3 ? 0.6 : 1.0;
   const std::vector<double> weights = row_weights(loss_rows({batch}, batch.steps.size()), 0.8);
   c.parameters.zero_gradients();
   c.loss(batch, weights, true);
@@ -323,7 +325,7 @@ TEST(Loss, IsTheKlDivergenceByHand) {
   const PackedBatch batch = pack_documents(c.traces, 2, invert_d2t(c.spec));
   const auto weights = c.parameters.view(c.spec, at::kDouble);
   const auto steps = unroll(c.ops, c.spec, weights, c.teacher.embedding, batch);
-  const auto stats = run_ttt(c.ops, c.spec, weights, c.teacher, batch, {1, 1}, false);
+  const auto stats = run_ttt(c.ops, c.spec, weights, c.teacher, batch, {}, {1, 1}, false);
   for (size_t s = 0; s < steps.size(); ++s) {
     const StepPlan& plan = batch.steps[s];
     double expected = 0;
@@ -356,13 +358,44 @@ TEST(Optimiser, FollowsTheFormulaByHand) {
   p.value.mutable_grad() = at::full_like(p.value, 0.5);
   const double norm = c.parameters.gradient_norm();
   EXPECT_NEAR(norm, 0.5 * std::sqrt(static_cast<double>(p.value.numel())), 1e-9);
-  AdamW adam;
+  OptimizerOptions adam;
   adam.clip = norm / 2;  // halves the gradient
-  c.parameters.update(adam, 0.01, 1, norm);
+  update(c.parameters, adam, 0.01, 1, norm);
   // First step: both moments are corrected to g and g^2, so the step is the rate itself whatever the gradient's size.
   EXPECT_NEAR(p.value[0][0].item<double>(), before * (1 - 0.01 * 0.01) - 0.01 * 0.25 / (0.25 + 1e-8), 1e-12);
   EXPECT_NEAR(p.first[0][0].item<double>(), 0.1 * 0.25, 1e-12);
   EXPECT_NEAR(p.second[0][0].item<double>(), 0.05 * 0.0625, 1e-12);
+}
+
+TEST(Optimiser, MuonStepsAlongTheSingularVectors) {
+  at::Generator generator = at::detail::createCPUGenerator(3);
+  for (const auto& [rows, cols] : {std::pair<int64_t, int64_t>{12, 40}, {40, 12}, {16, 16}}) {
+    const at::Tensor g = at::empty({rows, cols}, at::kDouble).normal_(0, 3, generator);
+    const at::Tensor o = orthogonalised(g, at::kDouble);
+    const auto [u, s, v] = at::linalg_svd(g, false);
+    // In the gradient's own singular directions, values near one and nothing off the diagonal.
+    const at::Tensor inside = at::matmul(at::matmul(u.t(), o), v.t()), values = inside.diagonal();
+    EXPECT_LT((inside - at::diag(values)).abs().max().item<double>(), 1e-9);
+    EXPECT_GT(values.min().item<double>(), 0.5);
+    EXPECT_LT(values.max().item<double>(), 1.3);
+  }
+
+  LossCase c(FeatureNorm::kConcat, Feedback::kPostNorm, false, HeadMode::kWarm, 1);
+  const at::NoGradGuard no_grad;
+  Parameter &matrix = *c.parameters.find("layers.0.o"), &norm = *c.parameters.find("norm");
+  const at::Tensor matrix_before = matrix.value.clone(), norm_before = norm.value.clone();
+  matrix.value.mutable_grad() = at::empty_like(matrix.value).normal_(0, 1, generator);
+  norm.value.mutable_grad() = at::full_like(norm.value, 0.5);
+  OptimizerOptions muon;
+  muon.kind = Optimizer::kMuon;
+  muon.matmul_type = at::kDouble;
+  muon.clip = 1e9;
+  update(c.parameters, muon, 0.01, 1, 1.0);
+  const double longer = static_cast<double>(std::max(matrix.value.size(0), matrix.value.size(1)));
+  const at::Tensor expected =
+      matrix_before * (1 - 0.01 * 0.01) - 0.01 * 0.2 * std::sqrt(longer) * orthogonalised(matrix.value.grad(), at::kDouble);
+  EXPECT_LT((matrix.value - expected).abs().max().item<double>(), 1e-7);
+  EXPECT_NEAR(norm.value[0].item<double>(), norm_before[0].item<double>() - 0.01, 1e-6);  // AdamW's first step
 }
 
 }  // namespace
