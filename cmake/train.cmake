@@ -26,12 +26,17 @@ endforeach()
 
 # Only the parts below are used; they cost seconds a file, so they are compiled once.
 aerie_library(train DEPS aerie_eagle3 aerie_text aerie_torch)
+# Loops over rows, once for each instruction set (train/row_ops.h).
 set(row_ops_options "-O3;-fopenmp-simd;-fno-math-errno;-fno-trapping-math;-ffp-contract=fast;-Wno-psabi")
-set_source_files_properties(${CMAKE_SOURCE_DIR}/src/train/row_ops.cpp PROPERTIES SKIP_PRECOMPILE_HEADERS ON COMPILE_OPTIONS "${row_ops_options}")
-set_source_files_properties(${CMAKE_SOURCE_DIR}/src/train/row_ops_avx2.cpp PROPERTIES SKIP_PRECOMPILE_HEADERS ON
-  COMPILE_OPTIONS "${row_ops_options};-mavx2;-mfma")
-set_source_files_properties(${CMAKE_SOURCE_DIR}/src/train/row_ops_avx512.cpp PROPERTIES SKIP_PRECOMPILE_HEADERS ON
-  COMPILE_OPTIONS "${row_ops_options};-mavx512f;-mavx512bw;-mavx512vl;-mavx512dq;-mfma;-mprefer-vector-width=512")
+set(row_ops_avx2 "-mavx2;-mfma")
+set(row_ops_avx512 "-mavx512f;-mavx512bw;-mavx512vl;-mavx512dq;-mfma;-mprefer-vector-width=512")
+foreach(unit row_ops row_ops_avx2 row_ops_avx512)
+  set(options ${row_ops_options})
+  if(CMAKE_SYSTEM_PROCESSOR MATCHES "x86_64|AMD64")
+    list(APPEND options ${${unit}})
+  endif()
+  set_source_files_properties(${CMAKE_SOURCE_DIR}/src/train/${unit}.cpp PROPERTIES SKIP_PRECOMPILE_HEADERS ON COMPILE_OPTIONS "${options}")
+endforeach()
 target_precompile_headers(aerie_train PRIVATE <ATen/ATen.h> <torch/csrc/autograd/autograd.h>)
 
 add_executable(aerie-train ${CMAKE_SOURCE_DIR}/apps/aerie-train/main.cpp)

@@ -44,6 +44,7 @@ int main(int argc, char** argv) {
   app.add_option("--out", o.out, "folder for the drafter, metrics.jsonl and the state to resume from")->required();
   app.add_option("-m,--model,--target", o.target, "the target's GGUF file: its embedding, final norm and output rows are used")->required();
   app.add_flag("--resume", o.resume, "go on from the state in --out; without one there, start anew");
+  app.add_flag("--plan", o.plan, "tell the time, memory and disk that the run would take, by its first steps; nothing is written");
   app.add_option("--seed", o.seed, "of the initial weights and the order of the data");
 
   auto* length = app.add_option_group("Length of the run");
@@ -91,13 +92,15 @@ int main(int argc, char** argv) {
   recipe->add_option("--ttt-steps", o.ttt_steps, "unrolled steps: the draft length to train for")
       ->check(CLI::Range(1, aerie::train::kMaxTttSteps));
   recipe
-      ->add_option("--loss", o.loss,
-                   "of a row, against the target's distribution over the draft vocabulary: kl (whose gradient is that of soft cross entropy), "
-                   "or lk-hybrid, which goes over to the total variation where the two overlap")
+      ->add_option(
+          "--loss", o.loss,
+          "of a row, against the target's distribution over the draft vocabulary: kl (whose gradient is that of soft cross entropy), "
+          "or lk-hybrid, which goes over to the total variation where the two overlap")
       ->transform(CLI::CheckedTransformer(std::map<std::string, Loss>{{"kl", Loss::kKl}, {"lk-hybrid", Loss::kLkHybrid}}))
       ->default_str("kl");
   recipe
-      ->add_option("--teacher-temperature", o.teacher_temperature, "of the target's distribution; below 1 it is sharpened towards its argmax")
+      ->add_option("--teacher-temperature", o.teacher_temperature,
+                   "of the target's distribution; below 1 it is sharpened towards its argmax")
       ->check(CLI::Range(0.05, 10.0));
   recipe->add_option("--optimizer", o.optimizer, "adamw, or muon for the matrices but the head")
       ->transform(CLI::CheckedTransformer(std::map<std::string, Optimizer>{{"adamw", Optimizer::kAdamW}, {"muon", Optimizer::kMuon}}))
@@ -113,6 +116,8 @@ int main(int argc, char** argv) {
   checking->add_option("--holdout", o.holdout, "conversations kept for validation: a share below 1, or their number")
       ->check(CLI::NonNegativeNumber);
   checking->add_option("--eval-every", o.eval_every, "optimiser steps between validations; 0 = ten in the run")
+      ->check(CLI::NonNegativeNumber);
+  checking->add_option("--patience", o.patience, "validations in a row without a longer acceptance length that end the run; 0 = never")
       ->check(CLI::NonNegativeNumber);
 
   auto* machine = app.add_option_group("Machine");

@@ -27,6 +27,9 @@ PackedBatch pack_documents(std::span<const Trace> documents, int steps, std::spa
   PackedBatch batch;
   batch.steps.resize(static_cast<size_t>(steps));
   int64_t teachers = 0;
+  size_t states = 0;
+  for (const Trace& document : documents) states += document.states.size();
+  batch.features.reserve(states);
   for (const Trace& document : documents) {
     const std::vector<ReplayStart> starts = find_starts(document.mask, steps);
     if (starts.empty()) continue;

@@ -31,7 +31,8 @@ void HeadLoss::prepare_teacher(const at::Tensor& teacher_head, const at::Tensor&
     const at::Tensor& logits = teacher_logits_.emplace_back(at::matmul(input.narrow(0, begin, count), teacher_head.t()));
     for_rows(std::min(count, rows - begin), width, [&](int64_t first, int64_t last, int) {
       for (int64_t r = first; r < last; ++r) {
-        const TeacherRow<A> row = row_ops<T, A>().teacher(values_of<T>(logits) + r * width, width, static_cast<A>(1 / options_.teacher_temperature));
+        const TeacherRow<A> row =
+            row_ops<T, A>().teacher(values_of<T>(logits) + r * width, width, static_cast<A>(1 / options_.teacher_temperature));
         teacher_rows_[static_cast<size_t>(begin + r)] = {row.log_sum, row.entropy};
       }
     });
@@ -70,8 +71,8 @@ HeadLoss::Result HeadLoss::run(const at::Tensor& input, const std::vector<int64_
         in.loss = options_.loss;
         const T* teacher_logits = values_of<T>(teacher_logits_[static_cast<size_t>(teachers[row] / kHeadChunk)]);
         T* z = values_of<T>(logits) + r * width;
-        losses[row] = row_ops<T, A>().loss(z, teacher_logits + teachers[row] % kHeadChunk * width, width, in, scratch.data(),
-                                           backward ? z : nullptr);
+        losses[row] =
+            row_ops<T, A>().loss(z, teacher_logits + teachers[row] % kHeadChunk * width, width, in, scratch.data(), backward ? z : nullptr);
       }
     });
     if (!backward) continue;

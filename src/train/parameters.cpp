@@ -5,10 +5,12 @@
 #include <algorithm>
 #include <cmath>
 #include <filesystem>
+#include <numeric>
 
 #include "base/file_io.h"
 #include "formats/safetensors.h"
 #include "text/tokenizer.h"
+#include "train/row_ops.h"
 
 namespace aerie::train {
 namespace {
@@ -18,6 +20,23 @@ namespace fs = std::filesystem;
 at::Tensor copy_of(const float* data, at::IntArrayRef shape, at::ScalarType type) {
   // from_blob does not write; it only has no overload for constant memory.
   return at::from_blob(const_cast<float*>(data), shape, at::kFloat).to(type, false, /*copy=*/true);
+}
+
+/// In pieces, which are added up in order: the sum does not depend on the threads.
+double squared_norm(const at::Tensor& x) {
+  constexpr int64_t kPiece = 4096;
+  const int64_t n = x.numel(), pieces = (n + kPiece - 1) / kPiece;
+  std::vector<double> sums(static_cast<size_t>(pieces));
+  with_row_types(x.scalar_type(), [&](auto, auto zero) {
+    using A = decltype(zero);
+    for_rows(pieces, kPiece, [&](int64_t begin, int64_t end, int) {
+      for (int64_t piece = begin; piece < end; ++piece) {
+        const A* values = values_of<A>(x) + piece * kPiece;
+        sums[static_cast<size_t>(piece)] = row_ops<A, A>().dot(values, values, std::min(kPiece, n - piece * kPiece));
+      }
+    });
+  });
+  return std::accumulate(sums.begin(), sums.end(), 0.0);
 }
 
 /// The target's output rows of the draft vocabulary, [Vd, H].
@@ -190,7 +209,7 @@ double Parameters::gradient_norm() const {
   double sum = 0;
   for (const Parameter& p : list_) {
     const at::Tensor gradient = p.gradient.defined() ? p.gradient : p.value.grad();
-    if (gradient.defined()) sum += gradient.square().sum(at::kDouble).item<double>();
+    if (gradient.defined()) sum += squared_norm(gradient.contiguous());
   }
   return std::sqrt(sum);
 }

@@ -4,6 +4,7 @@
 #include <unistd.h>
 
 #include <cstdio>
+#include <cstdlib>
 #include <fstream>
 #include <nlohmann/json.hpp>
 
@@ -18,13 +19,32 @@ std::string joined(const std::vector<double>& values, const char* separator) {
   return text;
 }
 
+}  // namespace
+
 std::string duration(double seconds) {
   const auto whole = static_cast<int64_t>(seconds);
   if (whole >= 3600) return fmt::format("{}h{:02}m", whole / 3600, whole / 60 % 60);
   return fmt::format("{}m{:02}s", whole / 60, whole % 60);
 }
 
-}  // namespace
+double peak_memory_gib() {
+  std::ifstream status("/proc/self/status");
+  for (std::string line; std::getline(status, line);) {
+    if (line.starts_with("VmHWM:")) return std::strtod(line.c_str() + 6, nullptr) / (1024.0 * 1024.0);  // in kB
+  }
+  return 0;
+}
+
+void tell(const Plan& p, double time_limit_minutes) {
+  const double training = p.tokens / p.tokens_per_second, all = training + p.validation_seconds;
+  const bool limited = time_limit_minutes > 0 && 60 * time_limit_minutes < all;
+  spdlog::info("time: {} for {} steps over {:.2f} M tokens at {:.0f} tokens/s, {} for {} validations{}", duration(training), p.steps,
+               p.tokens / 1e6, p.tokens_per_second, duration(p.validation_seconds), p.validations,
+               limited ? fmt::format("; --time-limit ends it after {:.0f} minutes", time_limit_minutes) : std::string());
+  spdlog::info("memory: {:.2f} GiB so far, about what the run will hold", peak_memory_gib());
+  spdlog::info("disk: {:.1f} MB for the drafter, {:.0f} MB for the states to resume from", p.checkpoint_bytes / 1e6,
+               3 * p.state_bytes / 1e6);
+}
 
 Status Progress::append(const std::string& line) {
   std::ofstream out(path_, std::ios::app);

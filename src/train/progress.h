@@ -22,6 +22,21 @@ struct StepReport {
   double elapsed_seconds = 0;    // of the run, validation and earlier parts of a resumed run included
 };
 
+/// What a run will take, by its first steps.
+struct Plan {
+  int64_t steps = 0, validations = 0;
+  double tokens = 0, tokens_per_second = 0;
+  double validation_seconds = 0;  // of all of them
+  double checkpoint_bytes = 0, state_bytes = 0;
+};
+void tell(const Plan& plan, double time_limit_minutes);
+
+/// "1h05m" or "3m20s".
+std::string duration(double seconds);
+
+/// The most memory that this process has held; 0 where the system does not say.
+double peak_memory_gib();
+
 /// Appends one JSON object per line to `path`; on a terminal the step line is rewritten in place, elsewhere one is printed
 /// every few seconds. Not thread-safe.
 class Progress {

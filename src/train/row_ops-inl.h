@@ -246,7 +246,7 @@ void rotate_row(const A* a, const A* b, const A* cos, const A* sin, int64_t n, i
 }
 
 template <class T, class A>
-void softmax_row(T* scores, int64_t begin, int64_t end, int64_t n, A* own, int64_t own_n) {
+void softmax_row(T* scores, int64_t begin, int64_t end, int64_t n, A* own, int64_t own_n, A* scratch) {
   using V = VectorOf<A>;
   constexpr int kStep = Lanes<A>::kCount;
   V tops = V{} + (begin < end ? wide(scores[begin]) : own[0]);  // a narrow window hides all but own keys
@@ -258,11 +258,15 @@ void softmax_row(T* scores, int64_t begin, int64_t end, int64_t n, A* own, int64
   for (int i = 1; i < kStep; ++i) top = top < tops[i] ? tops[i] : top;
   for (int64_t j = 0; j < own_n; ++j) top = top < own[j] ? own[j] : top;
   V sums = {};
-  for (int64_t j = begin; j < end; j += kStep) sums += exp_of(load_logits(scores + j, end - j) - top);
+  for (int64_t j = begin; j < end; j += kStep) {
+    const V e = exp_of(load_logits(scores + j, end - j) - top);
+    sums += e;
+    store(e, scratch + j, end - j);
+  }
   A sum = sum_of(sums);
   for (int64_t j = 0; j < own_n; ++j) sum += own[j] = std::exp(own[j] - top);
   const A share = 1 / sum;
-  for (int64_t j = begin; j < end; j += kStep) store(exp_of(load_logits(scores + j, end - j) - top) * share, scores + j, end - j);
+  for (int64_t j = begin; j < end; j += kStep) store(load(scratch + j, end - j) * share, scores + j, end - j);
   for (int64_t j = 0; j < own_n; ++j) own[j] *= share;
   for (int64_t j = 0; j < begin; ++j) scores[j] = 0;
   for (int64_t j = end; j < n; ++j) scores[j] = 0;
@@ -304,8 +308,9 @@ void adam_row(const AdamStep<A>& s, const A* gradient, int64_t n, A* value, A* f
 
 template <class T, class A>
 constexpr RowOps<T, A> row_ops_here() {
-  return {teacher_row<T, A>, loss_row<T, A>, rms_norm_row<A>, rms_norm_row_backward<A>, gated_row<T>, gated_row_backward<T>, rotate_row<A>,
-          softmax_row<T, A>, softmax_row_backward<T, A>, dot_row<A>, add_product_row<A, A>, add_product_row<T, A>, adam_row<A>};
+  return {teacher_row<T, A>,     loss_row<T, A>,        rms_norm_row<A>,   rms_norm_row_backward<A>,   gated_row<T>,
+          gated_row_backward<T>, rotate_row<A>,         softmax_row<T, A>, softmax_row_backward<T, A>, dot_row<A>,
+          add_product_row<A, A>, add_product_row<T, A>, adam_row<A>};
 }
 
 }  // namespace

@@ -69,7 +69,8 @@ struct RowOps {
   /// Turns the pairs (a_i, b_i) by angles, given their cosines and sines; `stride` is the distance of neighbours within a and within b.
   void (*rotate)(const A* a, const A* b, const A* cos, const A* sin, int64_t n, int64_t stride, A* turned_a, A* turned_b);
   /// Replaces scores by their softmax together with those of `own` [own_n]; before `begin` and from `end` on they become zero.
-  void (*softmax)(T* scores, int64_t begin, int64_t end, int64_t n, A* own, int64_t own_n);
+  /// scratch [n].
+  void (*softmax)(T* scores, int64_t begin, int64_t end, int64_t n, A* own, int64_t own_n, A* scratch);
   /// Replaces the weights' gradients by the scores'.
   void (*softmax_backward)(const T* weights, T* gradients, int64_t n, const A* own_weights, A* own_gradients, int64_t own_n);
   A (*dot)(const A* a, const A* b, int64_t n);

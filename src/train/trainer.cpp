@@ -10,13 +10,10 @@
 #include <filesystem>
 #include <future>
 #include <memory>
-#include <nlohmann/json.hpp>
 #include <numbers>
 
 #include "base/file_io.h"
-#include "eagle3/convert.h"
 #include "eagle3/dialects/speculators.h"
-#include "eagle3/target_fit.h"
 #include "formats/gguf.h"
 #include "formats/safetensors.h"
 #include "train/batch.h"
@@ -24,6 +21,7 @@
 #include "train/parameters.h"
 #include "train/progress.h"
 #include "train/ranks.h"
+#include "train/recipe.h"
 #include "train/validation.h"
 
 namespace aerie::train {
@@ -37,86 +35,6 @@ constexpr const char* kStateFile = "training_state.safetensors";
 constexpr std::chrono::minutes kSaveInterval{10};  // what a kill can cost
 
 double seconds_since(Clock::time_point start) { return std::chrono::duration<double>(Clock::now() - start).count(); }
-
-bool cpu_has_bf16() {
-#if defined(__x86_64__)
-  return __builtin_cpu_supports("avx512bf16") != 0;
-#else
-  return false;
-#endif
-}
-
-Expected<DraftSpec> make_spec(const TrainOptions& o, const TargetTensors& target, const Dataset& data) {
-  const TargetConfig& c = target.config;
-  DraftSpec spec;
-  spec.taps = data.taps();
-  spec.target_hidden = spec.hidden = c.hidden;
-  spec.heads = c.heads;
-  spec.kv_heads = c.kv_heads;
-  spec.head_dim = c.head_dim;
-  spec.rope_dim = c.head_dim;
-  spec.intermediate = c.intermediate;
-  spec.feature_norm = o.feature_norm;
-  spec.norm_before_residual = o.norm_before_residual;
-  spec.feedback = o.feedback;
-  spec.rope_theta = c.rope_theta;
-  spec.rms_eps = c.rms_eps;
-  spec.max_positions = c.context;
-  spec.own_embedding = false;
-  spec.own_head = true;
-  spec.vocab = c.vocab;
-  spec.draft_vocab = o.draft_vocab;
-  AERIE_ASSIGN(spec.d2t, choose_draft_vocab(data.training(), o.draft_vocab, c.vocab, target.end_tokens));
-  AERIE_TRY(spec.validate());
-  return spec;
-}
-
-/// The drafter that a run goes on from, as far as it can be trained and written again.
-Expected<DraftCheckpoint> open_source(const std::string& path, const TargetTensors& target, const GgufFile& file) {
-  OpenOptions known;
-  known.target_blocks = target.config.blocks;
-  AERIE_ASSIGN(DraftCheckpoint out, open_drafter(path, known));
-  AERIE_TRY(check_fits_target(out.spec, target.config.hidden, target.config.vocab, target.config.blocks).with_context(path));
-  AERIE_ASSIGN(const TargetFacts facts, target_facts(file));
-  AERIE_TRY(drop_targets_embedding(out, facts).status());
-  const auto cannot = [&](const char* why) { return unsupported("{}: cannot be trained further: {}", path, why); };
-  if (out.spec.own_embedding) return cannot("it has an embedding of its own, and the trainer takes the target's");
-  if (!out.spec.own_head) return cannot("it shares the target's head, which is not trained");
-  AERIE_TRY(check_expressible(DraftFormat::kSpeculators, out.spec).with_context(path));
-  return out;
-}
-
-const char* name_of(FeatureNorm norm) { return norm == FeatureNorm::kNone ? "none" : norm == FeatureNorm::kConcat ? "concat" : "per-tap"; }
-const char* name_of(Feedback feedback) { return feedback == Feedback::kPreNorm ? "pre" : "post"; }
-const char* name_of(Loss loss) { return loss == Loss::kKl ? "kl" : "lk-hybrid"; }
-const char* name_of(HeadMode head) { return head == HeadMode::kWarm ? "warm" : head == HeadMode::kFrozen ? "frozen" : "free"; }
-
-/// Everything that the bytes of the result depend on, besides the length of the run.
-json recipe_of(const TrainOptions& o, const DraftSpec& spec, const Dataset& data, MatmulPrecision precision) {
-  json out = {{"source", data.manifest().source_id()},
-              {"conversations", data.training().size()},
-              {"held_out", data.held_out().size()},
-              {"tokens", data.training_tokens()},
-              {"draft_vocab", spec.draft_vocab},
-              {"feature_norm", name_of(spec.feature_norm)},
-              {"feedback", name_of(spec.feedback)},
-              {"norm_before_residual", spec.norm_before_residual},
-              {"head", name_of(o.head)},
-              {"ttt_steps", o.ttt_steps},
-              {"step_decay", o.step_decay},
-              {"loss", name_of(o.loss)},
-              {"teacher_temperature", o.teacher_temperature},
-              {"optimizer", o.optimizer == Optimizer::kMuon ? "muon" : "adamw"},
-              {"tokens_per_step", o.tokens_per_step},
-              {"row_length", o.row_length},
-              {"lr", o.learning_rate},
-              {"warmup", o.warmup_steps},
-              {"seed", o.seed},
-              {"bf16", precision == MatmulPrecision::kBf16}};
-  if (data.taps() != data.manifest().taps) out["taps"] = data.taps();
-  if (data.teacher() != data.manifest().target.blocks) out["teacher_boundary"] = data.teacher();
-  return out;
-}
 
 /// Where a run stands; saved with the weights.
 struct RunState {
@@ -150,7 +68,10 @@ class Trainer {
   Status next_order();
   Status saved_if_lost(const Status& status);
   Status save_state();
+  Expected<StepReport> gradients(const std::vector<PackedBatch>& batches, int64_t& tokens);
+  void update_weights(const StepReport& report);
   Status one_step(const std::vector<PackedBatch>& batches);
+  Status tell_plan();
   Status validate_and_keep_best();
   Status save_checkpoint(const DraftValues& values);
   void plan(int64_t epoch);
@@ -229,8 +150,7 @@ Status Trainer::prepare() {
     AERIE_ASSIGN(spec_, make_spec(o_, target_, *data_));
   }
   to_draft_ = invert_d2t(spec_);
-  MatmulPrecision precision = o_.precision;
-  if (precision == MatmulPrecision::kAuto) precision = cpu_has_bf16() ? MatmulPrecision::kBf16 : MatmulPrecision::kFloat32;
+  const MatmulPrecision precision = precision_here(o_.precision);
   matmul_type_ = precision == MatmulPrecision::kBf16 ? at::kBFloat16 : at::kFloat;
   recipe_ = recipe_of(o_, spec_, *data_, precision);
   parameters_ = std::make_unique<Parameters>(Parameters::initial(spec_, target_, o_.head, o_.seed));
@@ -255,7 +175,7 @@ Status Trainer::prepare() {
   }
   eval_every_ = o_.eval_every > 0 ? o_.eval_every : std::max<int64_t>(1, (total_steps_ + 9) / 10);
 
-  if (ranks_.first()) AERIE_TRY(open_run());
+  if (ranks_.first() && !o_.plan) AERIE_TRY(open_run());
   AERIE_TRY(agree());
   spdlog::info(
       "{} conversations ({} tokens) to train on, {} held out; {} optimiser steps of about {} tokens, {} matrix products, {} threads{}",
@@ -403,7 +323,10 @@ double Trainer::run_progress() const {
   return std::min(1.0, std::max(by_steps, by_time));
 }
 
-bool Trainer::finished() const { return run_progress() >= 1.0; }
+bool Trainer::finished() const {
+  const bool improving = o_.patience == 0 || state_.best_step < 0 || validated_at_ - state_.best_step < o_.patience * eval_every_;
+  return run_progress() >= 1.0 || !improving;
+}
 
 void Trainer::plan(int64_t epoch) {
   if (planned_epoch_ == epoch) return;
@@ -435,22 +358,23 @@ Status Trainer::next_order() {
   return {};
 }
 
-Status Trainer::one_step(const std::vector<PackedBatch>& batches) {
-  const Clock::time_point start = Clock::now();
+/// Loss and gradients of one optimiser step; `tokens` are those of all ranks.
+Expected<StepReport> Trainer::gradients(const std::vector<PackedBatch>& batches, int64_t& tokens) {
   std::vector<double> rows = loss_rows(batches, static_cast<size_t>(o_.ttt_steps));
   AERIE_TRY(ranks_.sum(rows));
   const std::vector<double> weights = row_weights(rows, o_.step_decay);
   parameters_->zero_gradients();
   std::vector<StepStats> stats(static_cast<size_t>(o_.ttt_steps));
-  int64_t tokens = 0;
+  int64_t own_tokens = 0;
   for (const PackedBatch& batch : batches) {
     const DraftWeights<TorchOps> view = parameters_->view(spec_, matmul_type_);
-    const auto sums = run_ttt(*ops_, spec_, view, teacher_, batch, {o_.loss, o_.teacher_temperature}, weights, true, parameters_->head_gradient());
+    const auto sums =
+        run_ttt(*ops_, spec_, view, teacher_, batch, {o_.loss, o_.teacher_temperature}, weights, true, parameters_->head_gradient());
     for (size_t s = 0; s < stats.size(); ++s) stats[s] += sums[s];
-    tokens += batch.tokens;
+    own_tokens += batch.tokens;
   }
   if (!ranks_.alone()) AERIE_TRY(ranks_.sum(parameters_->gradients()));
-  std::vector<double> figures = {static_cast<double>(tokens)};
+  std::vector<double> figures = {static_cast<double>(own_tokens)};
   for (const StepStats& s : stats)
     figures.insert(figures.end(), {s.loss, static_cast<double>(s.correct), static_cast<double>(s.supervised)});
   AERIE_TRY(ranks_.sum(figures));
@@ -462,17 +386,30 @@ Status Trainer::one_step(const std::vector<PackedBatch>& batches) {
   }
   report.gradient_norm = parameters_->gradient_norm();
   if (!std::isfinite(report.loss) || !std::isfinite(report.gradient_norm)) {
-    return {StatusCode::kInternal,
-            fmt::format("step {}: the loss is {} and the gradient's norm {}: training has diverged at learning rate {:.2g}; lower --lr or "
-                        "lengthen --warmup. What was saved before in {} is kept",
-                        state_.step + 1, report.loss, report.gradient_norm, rate_, o_.out)};
+    return Status(
+        StatusCode::kInternal,
+        fmt::format("step {}: the loss is {} and the gradient's norm {}: training has diverged at learning rate {:.2g}; lower --lr or "
+                    "lengthen --warmup. What was saved before in {} is kept",
+                    state_.step + 1, report.loss, report.gradient_norm, rate_, o_.out));
   }
-  ++state_.step;
-  state_.tokens += static_cast<int64_t>(figures[0]);
+  tokens = static_cast<int64_t>(figures[0]);
+  return report;
+}
+
+void Trainer::update_weights(const StepReport& report) {
   OptimizerOptions optimizer;
   optimizer.kind = o_.optimizer;
   optimizer.matmul_type = matmul_type_;
   update(*parameters_, optimizer, rate_, state_.step, report.gradient_norm);
+}
+
+Status Trainer::one_step(const std::vector<PackedBatch>& batches) {
+  const Clock::time_point start = Clock::now();
+  int64_t tokens = 0;
+  AERIE_ASSIGN(StepReport report, gradients(batches, tokens));
+  ++state_.step;
+  state_.tokens += tokens;
+  update_weights(report);
   state_.training_seconds += seconds_since(start);
 
   report.step = state_.step;
@@ -487,6 +424,7 @@ Status Trainer::one_step(const std::vector<PackedBatch>& batches) {
 
 Status Trainer::run() {
   const Status ready = prepare();
+  if (ready.ok() && o_.plan) return tell_plan();
   const Status done = ready.ok() ? work() : ready;
   if (done.ok()) return ranks_.finish();
   if (done.code() == StatusCode::kCancelled) {  // all ranks stop after the same step
@@ -496,6 +434,47 @@ Status Trainer::run() {
   if (next_.valid()) next_.wait();
   ranks_.give_up(done.message());
   return done;
+}
+
+/// What the run would take, from its first steps; nothing is written.
+Status Trainer::tell_plan() {
+  if (!ranks_.alone()) return invalid_argument("a plan is made by one process; WORLD_SIZE is {}", ranks_.size());
+  constexpr size_t kSteps = 4;  // the first is not counted: it compiles matrix products and touches memory
+  plan(0);
+  rate_ = o_.learning_rate * learning_rate_factor(0, o_.warmup_steps, 0);
+  double step_seconds = 0;
+  int64_t counted = 0;
+  const size_t steps = std::min(kSteps, epoch_steps_.size());
+  for (size_t i = 0; i < steps; ++i) {
+    AERIE_ASSIGN(const std::vector<PackedBatch> batches, load_step(*data_, epoch_steps_[i], o_.row_length, o_.ttt_steps, to_draft_));
+    const Clock::time_point start = Clock::now();
+    int64_t tokens = 0;
+    AERIE_ASSIGN(const StepReport report, gradients(batches, tokens));
+    ++state_.step;
+    update_weights(report);
+    if (i == 0 && steps > 1) continue;
+    step_seconds += seconds_since(start);
+    counted += tokens;
+  }
+  const std::span<const Conversation> held = data_->held_out(), sample = held.first(std::min<size_t>(held.size(), 4));
+  const Clock::time_point start = Clock::now();
+  AERIE_TRY(
+      validate(spec_, parameters_->values(), target_.embedding, target_.config.blocks, *data_, sample, o_.ttt_steps, *pool_).status());
+  const double one_validation =
+      sample.empty() ? 0.0 : seconds_since(start) * static_cast<double>(held.size()) / static_cast<double>(sample.size());
+
+  Plan figures;
+  figures.steps = total_steps_;
+  figures.tokens = static_cast<double>(data_->training_tokens()) * static_cast<double>(o_.epochs);
+  const double steps_of_all = static_cast<double>(epoch_steps_.size()) * static_cast<double>(o_.epochs);
+  figures.tokens *= static_cast<double>(total_steps_) / steps_of_all;
+  figures.tokens_per_second = static_cast<double>(counted) / step_seconds;
+  figures.validations = total_steps_ / eval_every_;
+  figures.validation_seconds = one_validation * static_cast<double>(figures.validations);
+  for (const at::Tensor& tensor : parameters_->state()) figures.state_bytes += static_cast<double>(tensor.nbytes());
+  for (const Parameter& p : parameters_->list()) figures.checkpoint_bytes += 2.0 * static_cast<double>(p.value.numel());
+  tell(figures, o_.time_limit_minutes);
+  return {};
 }
 
 /// Adds to what a lost rank says, after saving where the run stands.
@@ -541,6 +520,10 @@ Status Trainer::work() {
   progress_.finish_line();
   if (next_.valid()) next_.wait();
   if (!first) return {};
+  if (run_progress() < 1.0) {
+    spdlog::info("stopped after step {} of {}: {} validations did not better step {}", state_.step, total_steps_, o_.patience,
+                 state_.best_step);
+  }
   AERIE_TRY(validate_and_keep_best());
   AERIE_TRY(save_state());
   if (data_->held_out().empty()) {
@@ -549,6 +532,8 @@ Status Trainer::work() {
     spdlog::info("done: the best drafter, of step {}, is in {}: held-out acceptance length {:.3f} at {} drafts", state_.best_step, o_.out,
                  state_.best, o_.ttt_steps);
   }
+  spdlog::info("{:.0f} tokens/s in {}; peak memory {:.2f} GiB", static_cast<double>(state_.tokens) / state_.training_seconds,
+               duration(elapsed()), peak_memory_gib());
   return {};
 }
 

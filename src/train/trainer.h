@@ -60,6 +60,8 @@ struct TrainOptions {
   int64_t eval_every = 0;  // steps; 0 = ten times in the run
   int threads = 0;         // 0 = all
   MatmulPrecision precision = MatmulPrecision::kAuto;
+  int patience = 0;   // validations without a better one after which the run ends; 0 = never
+  bool plan = false;  // tell what the run would take, and leave nothing
   bool resume = false;
   int rank_timeout_seconds = 30;  // of several processes (ranks.h), one that is silent for so long is lost
 };

@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <array>
 #include <cmath>
+#include <vector>
 
 #include "train/fused.h"
 #include "train/row_ops.h"
@@ -128,16 +129,17 @@ class Step {
       at::Tensor weights = p_.weights[number][kv_head];
       at::mm_out(weights, rows_of(p_.q, block, kv_head), keys_of(p_.keys, block, kv_head).t());
       T* const w = values_of<T>(weights);
+      std::vector<A> scratch(static_cast<size_t>(wide_keys));
       for (int64_t r = 0; r < block.rows; ++r) {
         const Visible seen = visible(block, r);
         for (int64_t h = 0; h < shared; ++h) {
           const int64_t at = (block.row + r) * shape_.heads + kv_head * shared + h;
           A* own_weights = values_of<A>(p_.own_weights) + at * own_;
           for (int64_t j = 0; j < own_; ++j) {
-            own_weights[j] = static_cast<A>(shape_.scale) *
-                             ops_.dot(values_of<A>(q_) + at * shape_.dim, own_row(own_keys_, block.row + r, j, kv_head, shape_.dim), shape_.dim);
+            own_weights[j] = static_cast<A>(shape_.scale) * ops_.dot(values_of<A>(q_) + at * shape_.dim,
+                                                                     own_row(own_keys_, block.row + r, j, kv_head, shape_.dim), shape_.dim);
           }
-          ops_.softmax(w + (r * shared + h) * wide_keys, seen.first, seen.end, wide_keys, own_weights, own_);
+          ops_.softmax(w + (r * shared + h) * wide_keys, seen.first, seen.end, wide_keys, own_weights, own_, scratch.data());
         }
       }
       std::fill(w + block.rows * shared * wide_keys, w + weights.numel(), T(0));
@@ -265,9 +267,8 @@ struct Attend : torch::autograd::Function<Attend> {
     }
     p.own_weights = at::empty({shape.rows, shape.heads, own_keys.size(1) - shape.hidden_own}, query.options());
     const at::Tensor output = at::zeros({shape.rows, shape.heads * shape.value_dim}, query.options());
-    with_types(p, query.scalar_type(), [&](auto zero, auto wide) {
-      Step<decltype(zero), decltype(wide)>(p, inputs[0], inputs[1], inputs[2]).forward(output);
-    });
+    with_types(p, query.scalar_type(),
+               [&](auto zero, auto wide) { Step<decltype(zero), decltype(wide)>(p, inputs[0], inputs[1], inputs[2]).forward(output); });
     context->save_for_backward(inputs);
     context->saved_data["held"] = at::IValue::make_capsule(held);
     return output;

@@ -56,7 +56,8 @@ template <class T>
 void expect_near(const std::vector<T>& found, const Doubles& expected, double relative, double absolute, const std::string& what) {
   ASSERT_EQ(found.size(), expected.size());
   for (size_t i = 0; i < found.size(); ++i) {
-    EXPECT_NEAR(widened(found[i]), expected[i], absolute + relative * std::fabs(expected[i])) << what << ", value " << i << " of " << found.size();
+    EXPECT_NEAR(widened(found[i]), expected[i], absolute + relative * std::fabs(expected[i]))
+        << what << ", value " << i << " of " << found.size();
   }
 }
 
@@ -79,7 +80,8 @@ void agrees_with_double(const RowOps<T, float>& ops) {
       for (const Loss loss : {Loss::kKl, Loss::kLkHybrid}) {
         const int64_t label = n / 2;
         Doubles gradient(count), scratch(2 * count);
-        const RowLoss expected = exact().loss(z.data(), t.data(), n, {teacher, sharpness, label, 0.5, loss}, scratch.data(), gradient.data());
+        const RowLoss expected =
+            exact().loss(z.data(), t.data(), n, {teacher, sharpness, label, 0.5, loss}, scratch.data(), gradient.data());
         std::vector<T> logits = as<T>(z);
         std::vector<float> narrow_scratch(2 * count);
         const RowLossInput<float> in = {found, static_cast<float>(sharpness), label, 0.5f, loss};
@@ -105,8 +107,10 @@ void agrees_with_double(const RowOps<T, float>& ops) {
       Doubles scores = z, own = {0.5, -1.25};
       std::vector<T> found_scores = as<T>(z);
       std::vector<float> found_own = as<float>(own);
-      exact().softmax(scores.data(), begin, end, n, own.data(), 2);
-      ops.softmax(found_scores.data(), begin, end, n, found_own.data(), 2);
+      Doubles scratch(count);
+      std::vector<float> narrow_scratch(count);
+      exact().softmax(scores.data(), begin, end, n, own.data(), 2, scratch.data());
+      ops.softmax(found_scores.data(), begin, end, n, found_own.data(), 2, narrow_scratch.data());
       expect_near(found_scores, scores, kRounding<T>, 1e-7, "softmax, " + what);
       expect_near(found_own, own, 1e-5, 1e-7, "softmax of own, " + what);
       double sum = own[0] + own[1];
@@ -128,7 +132,8 @@ void agrees_with_double(const RowOps<T, float>& ops) {
     const double inverse = exact().rms_norm(z.data(), w.data(), n, 1e-5, y.data());
     const float found_inverse = ops.rms_norm(as<float>(z).data(), as<float>(w).data(), n, 1e-5f, found_y.data());
     exact().rms_norm_backward(z.data(), w.data(), dy.data(), n, inverse, dx.data(), dw.data());
-    ops.rms_norm_backward(as<float>(z).data(), as<float>(w).data(), as<float>(dy).data(), n, found_inverse, found_dx.data(), found_dw.data());
+    ops.rms_norm_backward(as<float>(z).data(), as<float>(w).data(), as<float>(dy).data(), n, found_inverse, found_dx.data(),
+                          found_dw.data());
     expect_near(found_y, y, 1e-5, 1e-6, "norm, " + what);
     expect_near(found_dx, dx, 1e-4, 1e-5, "norm's dx, " + what);
     expect_near(found_dw, dw, 1e-4, 1e-5, "norm's dw, " + what);
@@ -166,7 +171,8 @@ TEST(RowOps, TurnPairsWhereverTheyStand) {
   const Doubles halves = {1, 2, 3, 4, 5, 6}, neighbours = {1, 4, 2, 5, 3, 6};
   Doubles turned(6), turned_neighbours(6);
   exact().rotate(halves.data(), halves.data() + 3, cos.data(), sin.data(), 3, 1, turned.data(), turned.data() + 3);
-  exact().rotate(neighbours.data(), neighbours.data() + 1, cos.data(), sin.data(), 3, 2, turned_neighbours.data(), turned_neighbours.data() + 1);
+  exact().rotate(neighbours.data(), neighbours.data() + 1, cos.data(), sin.data(), 3, 2, turned_neighbours.data(),
+                 turned_neighbours.data() + 1);
   for (size_t i = 0; i < 3; ++i) {
     EXPECT_NEAR(turned[i], halves[i] * cos[i] - halves[i + 3] * sin[i], 1e-15);
     EXPECT_NEAR(turned[i + 3], halves[i + 3] * cos[i] + halves[i] * sin[i], 1e-15);
@@ -202,7 +208,9 @@ TEST(RowOps, LossesFollowTheirFormulas) {
   const double share = std::exp(-3 * (1 - tv(z)));  // no part of the gradient
   const TeacherRow<double> teacher = exact().teacher(t.data(), kN, kSharpness);
   for (const Loss loss : {Loss::kKl, Loss::kLkHybrid}) {
-    const auto value = [&](const Doubles& logits) { return loss == Loss::kKl ? kl(logits) : share * kl(logits) + (1 - share) * tv(logits); };
+    const auto value = [&](const Doubles& logits) {
+      return loss == Loss::kKl ? kl(logits) : share * kl(logits) + (1 - share) * tv(logits);
+    };
     Doubles gradient(kN), scratch(2 * kN);
     const RowLoss row = exact().loss(z.data(), t.data(), kN, {teacher, kSharpness, 0, kWeight, loss}, scratch.data(), gradient.data());
     EXPECT_NEAR(row.loss, value(z), 1e-12);

@@ -55,10 +55,11 @@ std::vector<nlohmann::json> metrics(const std::string& folder) {
 TEST(Train, EveryRecipeLearns) {
   const TinyTarget target;
   const std::string traces = target.write_traces("traces", target.conversations(8));
-  for (const auto& [name, change] : {std::pair<std::string, void (*)(TrainOptions&)>{"muon", [](TrainOptions& o) { o.optimizer = Optimizer::kMuon; }},
-                                     {"lk", [](TrainOptions& o) { o.loss = Loss::kLkHybrid; }},
-                                     {"sharp", [](TrainOptions& o) { o.teacher_temperature = 0.5; }},
-                                     {"bf16", [](TrainOptions& o) { o.precision = MatmulPrecision::kBf16; }}}) {
+  for (const auto& [name, change] :
+       {std::pair<std::string, void (*)(TrainOptions&)>{"muon", [](TrainOptions& o) { o.optimizer = Optimizer::kMuon; }},
+        {"lk", [](TrainOptions& o) { o.loss = Loss::kLkHybrid; }},
+        {"sharp", [](TrainOptions& o) { o.teacher_temperature = 0.5; }},
+        {"bf16", [](TrainOptions& o) { o.precision = MatmulPrecision::kBf16; }}}) {
     TrainOptions o = tiny_options(target, traces, name);
     o.holdout = 0;
     o.max_steps = 150;
@@ -71,6 +72,36 @@ TEST(Train, EveryRecipeLearns) {
     other.loss = o.loss == Loss::kKl ? Loss::kLkHybrid : Loss::kKl;
     EXPECT_EQ(train(other, kGoOn).code(), StatusCode::kInvalidArgument) << name;
   }
+}
+
+TEST(Train, APlanLeavesNothing) {
+  const TinyTarget target;
+  TrainOptions o = tiny_options(target, target.write_traces("traces", target.conversations(8)), "out");
+  o.plan = true;
+  EXPECT_TRUE(train(o, kGoOn).ok());
+  EXPECT_FALSE(std::filesystem::exists(o.out));
+}
+
+TEST(Train, PatienceEndsARunThatNoLongerImproves) {
+  const TinyTarget target;
+  TrainOptions o = tiny_options(target, target.write_traces("traces", target.conversations(8)), "out");
+  o.max_steps = 400;
+  o.eval_every = 2;
+  o.patience = 3;
+  ASSERT_TRUE(train(o, kGoOn).ok());
+  int64_t last = 0, best = 0, since = 0;
+  for (const auto& line : metrics(o.out)) {
+    last = line["step"];
+    if (!line.contains("validation")) continue;
+    since = line["validation"]["best"].get<bool>() ? 0 : since + 1;
+    if (since == 0) best = last;
+  }
+  EXPECT_LT(last, 400);
+  EXPECT_GE(last, best + 3 * o.eval_every);
+  EXPECT_LE(last, best + 4 * o.eval_every);
+  o.resume = true;  // is over
+  EXPECT_TRUE(train(o, kGoOn).ok());
+  EXPECT_EQ(metrics(o.out).back()["step"], last);
 }
 
 TEST(Train, OverfitsEightConversations) {

@@ -1,0 +1,94 @@
+#include "train/recipe.h"
+
+#include "eagle3/convert.h"
+#include "eagle3/target_fit.h"
+
+namespace aerie::train {
+namespace {
+
+bool cpu_has_bf16() {
+#if defined(__x86_64__)
+  return __builtin_cpu_supports("avx512bf16") != 0;
+#else
+  return false;
+#endif
+}
+
+const char* name_of(FeatureNorm norm) { return norm == FeatureNorm::kNone ? "none" : norm == FeatureNorm::kConcat ? "concat" : "per-tap"; }
+const char* name_of(Feedback feedback) { return feedback == Feedback::kPreNorm ? "pre" : "post"; }
+const char* name_of(Loss loss) { return loss == Loss::kKl ? "kl" : "lk-hybrid"; }
+const char* name_of(HeadMode head) { return head == HeadMode::kWarm ? "warm" : head == HeadMode::kFrozen ? "frozen" : "free"; }
+
+}  // namespace
+
+MatmulPrecision precision_here(MatmulPrecision asked) {
+  if (asked != MatmulPrecision::kAuto) return asked;
+  return cpu_has_bf16() ? MatmulPrecision::kBf16 : MatmulPrecision::kFloat32;
+}
+
+Expected<DraftSpec> make_spec(const TrainOptions& o, const TargetTensors& target, const Dataset& data) {
+  const TargetConfig& c = target.config;
+  DraftSpec spec;
+  spec.taps = data.taps();
+  spec.target_hidden = spec.hidden = c.hidden;
+  spec.heads = c.heads;
+  spec.kv_heads = c.kv_heads;
+  spec.head_dim = c.head_dim;
+  spec.rope_dim = c.head_dim;
+  spec.intermediate = c.intermediate;
+  spec.feature_norm = o.feature_norm;
+  spec.norm_before_residual = o.norm_before_residual;
+  spec.feedback = o.feedback;
+  spec.rope_theta = c.rope_theta;
+  spec.rms_eps = c.rms_eps;
+  spec.max_positions = c.context;
+  spec.own_embedding = false;
+  spec.own_head = true;
+  spec.vocab = c.vocab;
+  spec.draft_vocab = o.draft_vocab;
+  AERIE_ASSIGN(spec.d2t, choose_draft_vocab(data.training(), o.draft_vocab, c.vocab, target.end_tokens));
+  AERIE_TRY(spec.validate());
+  return spec;
+}
+
+Expected<DraftCheckpoint> open_source(const std::string& path, const TargetTensors& target, const GgufFile& file) {
+  OpenOptions known;
+  known.target_blocks = target.config.blocks;
+  AERIE_ASSIGN(DraftCheckpoint out, open_drafter(path, known));
+  AERIE_TRY(check_fits_target(out.spec, target.config.hidden, target.config.vocab, target.config.blocks).with_context(path));
+  AERIE_ASSIGN(const TargetFacts facts, target_facts(file));
+  AERIE_TRY(drop_targets_embedding(out, facts).status());
+  const auto cannot = [&](const char* why) { return unsupported("{}: cannot be trained further: {}", path, why); };
+  if (out.spec.own_embedding) return cannot("it has an embedding of its own, and the trainer takes the target's");
+  if (!out.spec.own_head) return cannot("it shares the target's head, which is not trained");
+  AERIE_TRY(check_expressible(DraftFormat::kSpeculators, out.spec).with_context(path));
+  return out;
+}
+
+nlohmann::json recipe_of(const TrainOptions& o, const DraftSpec& spec, const Dataset& data, MatmulPrecision precision) {
+  nlohmann::json out = {{"source", data.manifest().source_id()},
+                        {"conversations", data.training().size()},
+                        {"held_out", data.held_out().size()},
+                        {"tokens", data.training_tokens()},
+                        {"draft_vocab", spec.draft_vocab},
+                        {"feature_norm", name_of(spec.feature_norm)},
+                        {"feedback", name_of(spec.feedback)},
+                        {"norm_before_residual", spec.norm_before_residual},
+                        {"head", name_of(o.head)},
+                        {"ttt_steps", o.ttt_steps},
+                        {"step_decay", o.step_decay},
+                        {"loss", name_of(o.loss)},
+                        {"teacher_temperature", o.teacher_temperature},
+                        {"optimizer", o.optimizer == Optimizer::kMuon ? "muon" : "adamw"},
+                        {"tokens_per_step", o.tokens_per_step},
+                        {"row_length", o.row_length},
+                        {"lr", o.learning_rate},
+                        {"warmup", o.warmup_steps},
+                        {"seed", o.seed},
+                        {"bf16", precision == MatmulPrecision::kBf16}};
+  if (data.taps() != data.manifest().taps) out["taps"] = data.taps();
+  if (data.teacher() != data.manifest().target.blocks) out["teacher_boundary"] = data.teacher();
+  return out;
+}
+
+}  // namespace aerie::train
