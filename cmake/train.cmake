@@ -25,7 +25,7 @@ foreach(directory ${TORCH_INCLUDE_DIRS})
 endforeach()
 
 # Only the parts below are used; they cost seconds a file, so they are compiled once.
-aerie_library(train DEPS aerie_eagle3 aerie_text aerie_torch)
+aerie_library(train DEPS aerie_doctor aerie_torch)
 # Loops over rows, once for each instruction set (train/row_ops.h).
 set(row_ops_options "-O3;-fopenmp-simd;-fno-math-errno;-fno-trapping-math;-ffp-contract=fast;-Wno-psabi")
 set(row_ops_avx2 "-mavx2;-mfma")

@@ -8,7 +8,7 @@
 cd "$repo"
 
 out=${AERIE_RETRAIN_DIR:-build/retrain}
-prompts=${AERIE_RETRAIN_PROMPTS:-2100}
+prompts=${AERIE_RETRAIN_PROMPTS:-12950}
 aerie=build/train/aerie
 
 need_packages "${build_packages[@]}" "${python_packages[@]}"
@@ -25,7 +25,7 @@ step "capturing the answers to $prompts prompts"
 step "training"
 resume=()
 [ ! -e "$out/drafter" ] || resume=(--resume)
-"$aerie" train -m "$target" --data "$out/traces" --out "$out/drafter" --ttt-steps 3 --tokens-per-step 1024 --epochs 3 --holdout 64 ${resume[@]+"${resume[@]}"}
+"$aerie" train -m "$target" --data "$out/traces" --out "$out/drafter" --epochs 2 --holdout 64 ${resume[@]+"${resume[@]}"}
 for name in mt_bench humaneval gsm8k; do
   step "held-out prompts: $name"
   "$aerie" capture -m "$target" --prompts "data/eval/$name.jsonl" -n 200 --out "$out/eval-$name"

@@ -102,7 +102,7 @@ int main(int argc, char** argv) {
       ->add_option("--teacher-temperature", o.teacher_temperature,
                    "of the target's distribution; below 1 it is sharpened towards its argmax")
       ->check(CLI::Range(0.05, 10.0));
-  recipe->add_option("--optimizer", o.optimizer, "adamw, or muon for the matrices but the head")
+  recipe->add_option("--optimizer", o.optimizer, "muon for the matrices but the head and AdamW for the rest, or adamw for all")
       ->transform(CLI::CheckedTransformer(std::map<std::string, Optimizer>{{"adamw", Optimizer::kAdamW}, {"muon", Optimizer::kMuon}}))
       ->default_str("adamw");
   recipe->add_option("--step-decay", o.step_decay, "weight of step s is decay^s, normalised")->check(CLI::Range(0.01, 1.0));

@@ -48,8 +48,9 @@ TTT_STEPS, WARM_STEPS, SEED = 3, 3, 20251101
 STORED_STEPS = 8  # optimiser steps whose documents differ; longer runs see them again
 ATTENTION = {"eager": "eager", "sdpa": "sdpa", "flex": "simple_flex_attention"}
 TYPES = {"f32": "float32", "bf16": "bfloat16"}
-# glibc returns what is freed to the system, and every step would pay for the page faults; aerie-train sets the same for itself.
-KEEP_MEMORY = {"MALLOC_MMAP_THRESHOLD_": str(2**30), "MALLOC_TRIM_THRESHOLD_": str(2**30)}
+# glibc returns what is freed to the system, and every step would pay for the page faults; aerie-train sets the same for itself. 32 MiB is
+# as much as glibc takes for the first.
+KEEP_MEMORY = {"MALLOC_MMAP_THRESHOLD_": str(2**25), "MALLOC_TRIM_THRESHOLD_": str(2**30)}
 VARIANTS = [f"{attention}/{kind}" for attention in ATTENTION for kind in TYPES]
 
 
@@ -233,7 +234,7 @@ def aerie_run(args, work, row_length):
     head = ["--head", "frozen"] if args.head == "frozen" else []
     status, _output, peak = measured(
         [*args.prefix, args.aerie_train, "-m", args.target, "--data", str(work / f"traces-{row_length}"), "--out", str(out), "--ttt-steps",
-         str(TTT_STEPS), "--step-decay", "1", "--tokens-per-step", str(args.tokens_per_step), "--row-length", str(row_length),
+         str(TTT_STEPS), "--step-decay", "1", "--optimizer", "adamw", "--tokens-per-step", str(args.tokens_per_step), "--row-length", str(row_length),
          "--draft-vocab", str(DRAFT_VOCAB), "--max-steps", str(args.steps), "--epochs", str(-(-args.steps // STORED_STEPS)), "--holdout",
          "0", "--eval-every", str(2**30), "--threads", str(args.threads), *head], log)
     if status != 0:

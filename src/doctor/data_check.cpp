@@ -2,15 +2,14 @@
 
 #include <algorithm>
 #include <span>
-#include <unordered_set>
 
 #include "eagle3/replay.h"
+#include "eagle3/walk_figures.h"
 
 namespace aerie {
 namespace {
 
 constexpr double kMostRepeated = 0.2, kMostDuplicates = 0.05;
-constexpr size_t kGram = 8;
 
 uint64_t hash_of(std::span<const int32_t> tokens, uint64_t seed) {
   uint64_t hash = seed;  // FNV-1a over the tokens' bytes
@@ -47,11 +46,9 @@ void DataCheck::add(const Conversation& conversation) {
     answer_tokens_ += static_cast<int64_t>(words.size());
     any = any || words.size() > 1;
     for (const int32_t word : words) ++counts_[word];
-    std::unordered_set<uint64_t> grams;
-    for (size_t i = 0; i + kGram <= words.size(); ++i) {
-      ++grams_;
-      repeated_grams_ += grams.insert(hash_of(words.subspan(i, kGram), kSeeds[0])).second ? 0 : 1;
-    }
+    const std::vector<uint8_t> repeats = ends_of_repeats(words);
+    grams_ += static_cast<int64_t>(words.size() - std::min(words.size(), kRepeatedGram - 1));
+    repeated_grams_ += std::count(repeats.begin(), repeats.end(), uint8_t{1});
   }
   without_answer_ += any ? 0 : 1;
 }
@@ -128,7 +125,7 @@ std::vector<Finding> DataCheck::findings() const {
     add(Severity::kWarning, "data-repeats-itself",
         fmt::format("{:.1f} % of the answers' pieces of {} tokens stand earlier in the same answer: loops are easy to draft, and "
                     "acceptance measured on them promises too much",
-                    100 * repeated(), kGram),
+                    100 * repeated(), kRepeatedGram),
         "cut answers off where they begin to loop, or sample with a repetition penalty");
   }
   return out;
@@ -140,7 +137,7 @@ ReportSection DataCheck::section() const {
                                   tokens_, answer_tokens_, share_of(answer_tokens_, tokens_), longest_));
   out.lines.push_back(
       fmt::format("{} different tokens in the answers; {:.1f} % of their pieces of {} tokens are repeated within an answer; {} duplicates",
-                  counts_.size(), 100 * repeated(), kGram, duplicates_));
+                  counts_.size(), 100 * repeated(), kRepeatedGram, duplicates_));
   nlohmann::json vocabularies = nlohmann::json::array();
   for (const double share : {0.90, 0.95, 0.99}) {
     const size_t size = vocab_for(share);

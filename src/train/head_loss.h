@@ -17,7 +17,7 @@ struct LossOptions {
 };
 
 /// Rows whose logits are made and used together. A piece of 8,192 values a row in bf16 is small enough to be kept by the allocator.
-inline constexpr int64_t kHeadChunk = 512;
+inline constexpr int64_t kHeadChunk = 1920;
 
 class HeadLoss {
  public:

@@ -42,15 +42,15 @@ struct TrainOptions {
   HeadMode head = HeadMode::kWarm;
   int draft_vocab = 8192;
 
-  int ttt_steps = 4;
+  int ttt_steps = 3;
   Loss loss = Loss::kKl;
   double teacher_temperature = 1.0;
-  Optimizer optimizer = Optimizer::kAdamW;
+  Optimizer optimizer = Optimizer::kMuon;
   double step_decay = 0.8;
   int64_t epochs = 5;
   int64_t max_steps = 0;          // 0 = no limit
   double time_limit_minutes = 0;  // 0 = no limit
-  int64_t tokens_per_step = 2048;
+  int64_t tokens_per_step = 512;
   int row_length = 4096;
   double learning_rate = 1e-3;
   int64_t warmup_steps = 50;

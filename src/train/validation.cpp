@@ -2,6 +2,8 @@
 
 #include <algorithm>
 
+#include "eagle3/walk_figures.h"
+
 namespace aerie::train {
 namespace {
 
@@ -11,18 +13,6 @@ std::vector<uint16_t> tap_states(const Trace& trace) {
   std::vector<uint16_t> features(trace.length() * width);
   for (size_t i = 0; i < trace.length(); ++i) std::copy_n(trace.state(i, 0).data(), width, features.data() + i * width);
   return features;
-}
-
-/// What the same replay gives with at most k drafts per cycle.
-TraceReplay limited_to(const TraceReplay& replay, int k) {
-  TraceReplay limited = replay;
-  for (ReplayStart& start : limited.starts) {
-    start.available = std::min(start.available, k);
-    start.matches &= (1u << k) - 1;
-    start.accepted = accepted_at(start);
-  }
-  for (AnswerWalk& walk : limited.walks) walk = walk_answer(walk.answer, limited.starts);
-  return limited;
 }
 
 }  // namespace

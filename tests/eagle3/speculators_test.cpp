@@ -419,6 +419,7 @@ TEST(Speculators, SavingReplacesACheckpointAndKeepsOtherFiles) {
   const DraftSpec spec = tiny_spec();
   ASSERT_TRUE(speculators::save_checkpoint(dir / "d", spec, random_weights(spec, 1)).ok());
   std::ofstream(dir / "d/README.md") << "card";
+  std::ofstream(dir / "d/training_state.safetensors") << "of the training that saves here";
   std::ofstream(dir / "d/model-00001-of-00001.safetensors") << "stale";
   fs::create_directories(dir / "d/figures");
   std::ofstream(dir / "d/figures/a.txt") << "x";
@@ -428,6 +429,7 @@ TEST(Speculators, SavingReplacesACheckpointAndKeepsOtherFiles) {
   ASSERT_TRUE(loaded.ok()) << loaded.status().message();
   EXPECT_EQ(to_float(loaded->tensors.at("fc")).value(), weights.at("fc"));
   EXPECT_TRUE(fs::exists(dir / "d/README.md"));
+  EXPECT_TRUE(fs::exists(dir / "d/training_state.safetensors"));
   EXPECT_TRUE(fs::exists(dir / "d/figures/a.txt"));
   EXPECT_FALSE(fs::exists(dir / "d/model-00001-of-00001.safetensors"));
   EXPECT_EQ(std::distance(fs::directory_iterator(dir.path()), fs::directory_iterator()), 1);

@@ -97,9 +97,22 @@ Status verify(const std::string& folder, const DraftSpec& spec, const Contents& 
   return {};
 }
 
+/// Whether it is a part of the checkpoint that is replaced; other tensors, such as the state of the training that writes it, are not.
 bool is_checkpoint_file(const fs::path& path) {
   const std::string name = path.filename().string();
-  return name == "config.json" || path.extension() == ".safetensors" || name == "model.safetensors.index.json";
+  return name == "config.json" || name == "model.safetensors.index.json" ||
+         (name.starts_with("model") && path.extension() == ".safetensors");
+}
+
+/// Links what can be linked: states of a training are large.
+std::error_code keep_beside(const fs::path& from, const fs::path& to) {
+  constexpr fs::copy_options kAll = fs::copy_options::recursive | fs::copy_options::copy_symlinks;
+  std::error_code error, ignored;
+  fs::copy(from, to, kAll | fs::copy_options::create_hard_links, error);
+  if (!error) return error;
+  fs::remove_all(to, ignored);
+  fs::copy(from, to, kAll, error);
+  return error;
 }
 
 /// Puts `fresh` where `folder` is, in one step where the file system can exchange two names. Other files of the old folder move along.
@@ -111,7 +124,7 @@ Status put_in_place(const std::string& fresh, const std::string& folder) {
   }
   for (const auto& entry : fs::directory_iterator(folder, error)) {
     if (is_checkpoint_file(entry.path())) continue;
-    fs::copy(entry.path(), fs::path(fresh) / entry.path().filename(), fs::copy_options::recursive | fs::copy_options::copy_symlinks, error);
+    error = keep_beside(entry.path(), fs::path(fresh) / entry.path().filename());
     if (error) return io_error("{}: cannot be kept beside the new checkpoint: {}", entry.path().string(), error.message());
   }
   if (error) return io_error("{}: cannot be listed: {}", folder, error.message());

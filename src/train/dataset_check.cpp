@@ -1,0 +1,29 @@
+#include "train/dataset_check.h"
+
+#include <spdlog/spdlog.h>
+
+#include "doctor/data_check.h"
+#include "eagle3/finding_text.h"
+
+namespace aerie::train {
+
+Status check_data(const Dataset& data, const GgufFile& target, int vocab) {
+  const auto frame = AnswerFrame::of_target(target);  // a target without a chat template has none
+  DataCheck check(frame.ok() ? &*frame : nullptr, vocab);
+  for (const auto* conversations : {&data.training(), &data.held_out()}) {
+    for (const Conversation& conversation : *conversations) {
+      aerie::Conversation looked_at;
+      looked_at.trace.tokens = conversation.tokens;
+      looked_at.trace.mask = conversation.mask;
+      check.add(looked_at);
+    }
+  }
+  const std::vector<Finding> findings = ranked(check.findings());
+  for (const Finding& finding : findings) {
+    spdlog::log(finding.severity == Severity::kNote ? spdlog::level::info : spdlog::level::warn, "the data: {}", finding_text(finding));
+  }
+  if (has_error(findings)) return corrupt("this data is not fit to be trained on: see the errors above");
+  return {};
+}
+
+}  // namespace aerie::train
