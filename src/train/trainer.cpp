@@ -139,7 +139,7 @@ Status Trainer::prepare() {
   for (const std::string& why : report.unreadable) spdlog::warn("left out: {}", why);
   if (report.too_long > 0) spdlog::warn("left out {} conversations longer than {} tokens (--row-length)", report.too_long, o_.row_length);
   if (report.nothing_supervised > 0) spdlog::warn("left out {} conversations without an answer to train on", report.nothing_supervised);
-  if (ranks_.first()) AERIE_TRY(check_data(*data_, file, target_.config.vocab));
+  if (ranks_.first()) report_on_data(*data_, file, target_.config.vocab);
 
   if (data_->teacher() != traced.blocks) {
     spdlog::warn(
