@@ -77,18 +77,12 @@ TEST(Train, EveryRecipeLearns) {
 TEST(Train, ABetterDrafterLeavesTheStateInPlace) {
   const TinyTarget target;
   TrainOptions o = tiny_options(target, target.write_traces("traces", target.conversations(8)), "out");
-  o.max_steps = 60;
-  o.eval_every = 10;
+  o.eval_every = o.max_steps;  // the first validation, whose drafter is the best so far, is the last
+  const std::atomic<bool> stop{true};
+  ASSERT_EQ(train(o, stop).code(), StatusCode::kCancelled);
+  o.resume = true;
   ASSERT_TRUE(train(o, kGoOn).ok());
-  int bests = 0;
-  for (const auto& line : metrics(o.out)) bests += line.contains("validation") && line["validation"]["best"].get<bool>() ? 1 : 0;
-  ASSERT_GE(bests, 2);
-  // Had a checkpoint swept the state away, there would have been none to keep as the one before.
-  EXPECT_TRUE(std::filesystem::exists(o.out + "/training_state.safetensors"));
-  EXPECT_TRUE(std::filesystem::exists(o.out + "/training_state.safetensors.previous"));
-  o.max_steps = 11;  // the last save follows a best one directly
-  o.out += "_short";
-  ASSERT_TRUE(train(o, kGoOn).ok());
+  // Had that drafter's files swept the state away, there would have been none to keep as the one before.
   EXPECT_TRUE(std::filesystem::exists(o.out + "/training_state.safetensors.previous"));
 }
 
