@@ -87,7 +87,7 @@ PackedBatch pack_documents(std::span<const Trace> documents, int steps, std::spa
 void pad_rows(PackedBatch& batch) {
   const size_t width = batch.rows() == 0 ? 0 : batch.features.size() / static_cast<size_t>(batch.rows());
   for (StepPlan& plan : batch.steps) {
-    const size_t multiple = kRowMultiple, rows = (plan.tokens.size() + multiple - 1) / multiple * multiple;
+    const size_t rows = static_cast<size_t>(rounded_up(static_cast<int64_t>(plan.tokens.size()), kRowMultiple));
     if (!plan.parents.empty()) plan.parents.resize(rows, 0);
     plan.tokens.resize(rows, 0);
     plan.positions.resize(rows, 0);

@@ -9,7 +9,7 @@ namespace {
 
 /// x with zero rows appended up to a multiple of kRowMultiple.
 at::Tensor padded(const at::Tensor& x) {
-  const int64_t missing = (kRowMultiple - x.size(0) % kRowMultiple) % kRowMultiple;
+  const int64_t missing = rounded_up(x.size(0), kRowMultiple) - x.size(0);
   return missing == 0 ? x : at::constant_pad_nd(x, {0, 0, 0, missing});
 }
 

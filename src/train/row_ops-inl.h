@@ -89,6 +89,13 @@ AERIE_INLINE auto sum_of(V x) {
   return sum;
 }
 
+template <class V>
+AERIE_INLINE auto max_of(V x) {
+  auto most = x[0];
+  for (size_t i = 1; i < sizeof(x) / sizeof(x[0]); ++i) most = most < x[i] ? x[i] : most;
+  return most;
+}
+
 /// exp(x) to about one unit in the last place, as kernels/elementwise-inl.h computes it.
 AERIE_INLINE F exp_of(F x) {
   constexpr float kRound = 12582912.0f;  // 1.5 * 2^23: what is added to it is rounded to an integer
@@ -134,8 +141,7 @@ AERIE_INLINE A log_sum_exp(const T* x, int64_t n, A scale) {
     const auto value = load_logits(x + j, n - j) * scale;
     most = most < value ? value : most;
   }
-  A top = most[0];
-  for (int i = 1; i < kStep; ++i) top = top < most[i] ? most[i] : top;
+  const A top = max_of(most);
   for (int64_t j = 0; j < n; j += kStep) sum += exp_of(load_logits(x + j, n - j) * scale - top);
   return top + std::log(sum_of(sum));
 }
@@ -254,8 +260,7 @@ void softmax_row(T* scores, int64_t begin, int64_t end, int64_t n, A* own, int64
     const V score = load_logits(scores + j, end - j);
     tops = tops < score ? score : tops;
   }
-  A top = tops[0];
-  for (int i = 1; i < kStep; ++i) top = top < tops[i] ? tops[i] : top;
+  A top = max_of(tops);
   for (int64_t j = 0; j < own_n; ++j) top = top < own[j] ? own[j] : top;
   V sums = {};
   for (int64_t j = begin; j < end; j += kStep) {

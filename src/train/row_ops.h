@@ -12,6 +12,7 @@ namespace aerie::train {
 /// Row counts are rounded up to a multiple of this: bf16 matrix products are compiled for each shape they meet, which takes longer
 /// than a small product itself.
 inline constexpr int64_t kRowMultiple = 64;
+constexpr int64_t rounded_up(int64_t n, int64_t multiple) { return (n + multiple - 1) / multiple * multiple; }
 
 /// What is minimised at each row, of the teacher's distribution p and the drafter's q over the draft vocabulary.
 enum class Loss {

@@ -20,7 +20,6 @@ using torch::autograd::variable_list;
 // Matrix products in bf16 are compiled for each shape they meet: blocks are rounded up to multiples of these. What lies beyond is
 // multiplied by weights of zero.
 constexpr int64_t kRowStep = 32, kKeyStep = 64;
-int64_t rounded_up(int64_t n, int64_t step) { return (n + step - 1) / step * step; }
 
 /// A run of rows and the step-0 keys it sees: those of its document from `begin` to the run's last row.
 struct Block {
