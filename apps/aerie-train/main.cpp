@@ -7,6 +7,7 @@
 #include <cstdlib>
 
 #include "base/log.h"
+#include "engine/runtime.h"
 #include "train/trainer.h"
 
 namespace {
@@ -40,9 +41,19 @@ int main(int argc, char** argv) {
   CLI::App app{"Trains an EAGLE-3 drafter on traces that `aerie capture` made. It can be interrupted (Ctrl-C) and goes on with --resume."};
   app.option_defaults()->always_capture_default();
 
-  app.add_option("--data", o.data, "folder of traces; may be given several times (same target, taps and template)")->required();
+  app.add_option(
+         "--data", o.data,
+         "folder of traces: of aerie capture, speculators, SpecForge or Model-Optimizer; may be given several times (same target, taps and "
+         "template)")
+      ->required();
+  app.add_option("--trace-rows", o.token_rows,
+                 "JSON lines of input_ids and loss_mask: the rows of a speculators folder, whose states have no mask");
   app.add_option("--out", o.out, "folder for the drafter, metrics.jsonl and the state to resume from")->required();
-  app.add_option("-m,--model,--target", o.target, "the target's GGUF file: its embedding, final norm and output rows are used")->required();
+  app.add_option(
+         "-m,--model,--target", o.target,
+         "the target, of which the embedding, the final norm and the output rows are read: a GGUF file, the name of a known model, or "
+         "a folder of Hugging Face with config.json and the safetensors shards that hold these three")
+      ->required();
   app.add_flag("--resume", o.resume, "go on from the state in --out; without one there, start anew");
   app.add_flag("--plan", o.plan, "tell the time, memory and disk that the run would take, by its first steps; nothing is written");
   app.add_option("--seed", o.seed, "of the initial weights and the order of the data");
@@ -56,7 +67,11 @@ int main(int argc, char** argv) {
   auto* drafter = app.add_option_group("The drafter");
   auto* from = drafter->add_option("--from", o.from,
                                    "a drafter to go on from, of any dialect: its weights, draft vocabulary, taps and norms are kept");
-  drafter->add_option("--taps", o.taps, "boundaries that it reads, in order, of those that the data holds (default: all)")
+  drafter
+      ->add_option(
+          "--taps", o.taps,
+          "boundaries that it reads, in order, of those that the data holds (default: all); of other makers' data, which do not say "
+          "it: the boundaries that all of their states are")
       ->delimiter(',')
       ->check(CLI::NonNegativeNumber)
       ->excludes(from);
@@ -141,6 +156,12 @@ int main(int argc, char** argv) {
   std::signal(SIGINT, request_stop);
   std::signal(SIGTERM, request_stop);
 
+  const auto target = aerie::resolve_target(o.target);
+  if (!target.ok()) {
+    spdlog::error("{}", target.status().message());
+    return exit_code(target.status());
+  }
+  o.target = *target;
   const aerie::Status status = train(o, stop_requested);
   if (!status.ok()) spdlog::error("{}", status.message());
   return exit_code(status);

@@ -36,6 +36,9 @@ uint32_t ggml_type(DType type) {
     case DType::kI64: return 27;
     case DType::kF64: return 28;
     case DType::kBF16: return 30;
+    case DType::kF8E4M3:
+    case DType::kF8E5M2:
+    case DType::kF8E8M0:
     case DType::kU8:
     case DType::kBool: break;
   }

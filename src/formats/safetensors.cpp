@@ -30,9 +30,10 @@ struct PlainType {
   const char* name;
   DType type;
 };
-constexpr PlainType kPlainTypes[] = {{"F64", DType::kF64}, {"F32", DType::kF32},  {"F16", DType::kF16}, {"BF16", DType::kBF16},
-                                     {"I64", DType::kI64}, {"I32", DType::kI32},  {"I16", DType::kI16}, {"I8", DType::kI8},
-                                     {"U8", DType::kU8},   {"BOOL", DType::kBool}};
+constexpr PlainType kPlainTypes[] = {
+    {"F64", DType::kF64},        {"F32", DType::kF32},        {"F16", DType::kF16},       {"BF16", DType::kBF16}, {"I64", DType::kI64},
+    {"I32", DType::kI32},        {"I16", DType::kI16},        {"I8", DType::kI8},         {"U8", DType::kU8},     {"BOOL", DType::kBool},
+    {"F8_E4M3", DType::kF8E4M3}, {"F8_E5M2", DType::kF8E5M2}, {"F8_E8M0", DType::kF8E8M0}};
 
 std::optional<DType> plain_type(const std::string& name) {
   for (const PlainType& known : kPlainTypes) {
@@ -163,7 +164,7 @@ class HeaderReader : public nlohmann::json_sax<Json> {
 Status place(const Entry& entry, std::span<const uint8_t> data, TensorView& view) {
   const std::optional<DType> type = plain_type(entry.dtype);
   if (!type) {
-    return unsupported("dtype {} is not read; expected F32, F16, BF16, F64, I8, U8, I16, I32, I64 or BOOL", printable(entry.dtype));
+    return unsupported("dtype {} is not read; expected F32, F16, BF16, F64, I8, U8, I16, I32, I64, BOOL or an F8", printable(entry.dtype));
   }
   view.name = entry.name;
   view.type = *type;
@@ -218,31 +219,6 @@ Status read_file_contents(std::span<const uint8_t> file, std::vector<TensorView>
   return Status();
 }
 
-// Which shard holds which tensor. A shard is a plain file name: nothing in an index can point outside its folder.
-Expected<std::map<std::string, std::set<std::string>>> read_index(const std::string& path) {
-  AERIE_ASSIGN(const std::string text, read_file(path, kMaxIndexBytes));
-  const auto fail = [&](const std::string& message) { return corrupt("{}: {}", path, message); };
-  auto parsed = parse_json(text);
-  if (!parsed.ok()) return parsed.status().with_context(path);
-  const Json& root = *parsed;
-  const auto map = root.is_object() ? root.find("weight_map") : root.end();
-  if (!root.is_object() || map == root.end() || !map->is_object() || map->empty()) {
-    return fail("expected an object with a weight_map that names at least one tensor");
-  }
-  std::map<std::string, std::set<std::string>> shards;
-  for (const auto& [name, shard] : map->items()) {
-    if (!shard.is_string()) return fail(fmt::format("weight_map: the shard of {} is no string", printable(name)));
-    const auto& file = shard.get_ref<const std::string&>();
-    const bool plain = !file.empty() && file != "." && file != ".." && file.find('/') == std::string::npos &&
-                       file.find('\\') == std::string::npos && file.find('\0') == std::string::npos;
-    if (!plain) {
-      return fail(fmt::format("weight_map: the shard {} of {} is no plain file name in this folder", printable(file), printable(name)));
-    }
-    shards[file].insert(name);
-  }
-  return shards;
-}
-
 }  // namespace
 
 // `named`: the tensors that an index says are in this part.
@@ -281,12 +257,37 @@ Expected<SafetensorsFile> SafetensorsFile::open(const std::string& path) {
   }
   SafetensorsFile out;
   out.path_ = path;
-  AERIE_ASSIGN(const auto shards, read_index(path));
+  AERIE_ASSIGN(const auto shards, read_shard_index(path));
   for (const auto& [shard, names] : shards) {
     AERIE_ASSIGN(MappedFile part, MappedFile::open((std::filesystem::path(path).parent_path() / shard).string()));
     AERIE_TRY(out.add_part(std::move(part), &names));
   }
   return out;
+}
+
+// A shard is a plain file name: nothing in an index can point outside its folder.
+Expected<std::map<std::string, std::set<std::string>>> read_shard_index(const std::string& path) {
+  AERIE_ASSIGN(const std::string text, read_file(path, kMaxIndexBytes));
+  const auto fail = [&](const std::string& message) { return corrupt("{}: {}", path, message); };
+  auto parsed = parse_json(text);
+  if (!parsed.ok()) return parsed.status().with_context(path);
+  const Json& root = *parsed;
+  const auto map = root.is_object() ? root.find("weight_map") : root.end();
+  if (!root.is_object() || map == root.end() || !map->is_object() || map->empty()) {
+    return fail("expected an object with a weight_map that names at least one tensor");
+  }
+  std::map<std::string, std::set<std::string>> shards;
+  for (const auto& [name, shard] : map->items()) {
+    if (!shard.is_string()) return fail(fmt::format("weight_map: the shard of {} is no string", printable(name)));
+    const auto& file = shard.get_ref<const std::string&>();
+    const bool plain = !file.empty() && file != "." && file != ".." && file.find('/') == std::string::npos &&
+                       file.find('\\') == std::string::npos && file.find('\0') == std::string::npos;
+    if (!plain) {
+      return fail(fmt::format("weight_map: the shard {} of {} is no plain file name in this folder", printable(file), printable(name)));
+    }
+    shards[file].insert(name);
+  }
+  return shards;
 }
 
 Status write_safetensors(const std::string& path, const std::vector<TensorView>& tensors,

@@ -31,6 +31,10 @@ class SafetensorsFile : public TensorFile {
   std::map<std::string, std::string> metadata_;
 };
 
+/// The shards of an .index.json, plain names of files beside it, each with the tensors that it says are there. Nothing but the index is
+/// read.
+Expected<std::map<std::string, std::set<std::string>>> read_shard_index(const std::string& path);
+
 /// Writes `tensors` (in the given order; plain types only) atomically. Data is 8-byte aligned by padding the header.
 Status write_safetensors(const std::string& path, const std::vector<TensorView>& tensors,
                          const std::map<std::string, std::string>& metadata = {});

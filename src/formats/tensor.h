@@ -10,8 +10,31 @@
 
 namespace aerie {
 
-/// Storage types; the block-quantised ones are GGML's (https://github.com/ggml-org/ggml/blob/master/docs/gguf.md).
-enum class DType { kF32, kF16, kBF16, kF64, kI8, kU8, kI16, kI32, kI64, kBool, kQ4_0, kQ4_1, kQ5_0, kQ5_1, kQ8_0, kQ4_K, kQ5_K, kQ6_K };
+/// Storage types; the block-quantised ones are GGML's (https://github.com/ggml-org/ggml/blob/master/docs/gguf.md). The 8-bit floats are
+/// known by their size alone, so that a target's shards can be opened that hold them beside what is read.
+enum class DType {
+  kF32,
+  kF16,
+  kBF16,
+  kF64,
+  kI8,
+  kU8,
+  kI16,
+  kI32,
+  kI64,
+  kBool,
+  kF8E4M3,
+  kF8E5M2,
+  kF8E8M0,
+  kQ4_0,
+  kQ4_1,
+  kQ5_0,
+  kQ5_1,
+  kQ8_0,
+  kQ4_K,
+  kQ5_K,
+  kQ6_K
+};
 
 const char* dtype_name(DType type);
 /// Values in one block (1 for plain types) and bytes of one block.

@@ -51,7 +51,8 @@ Status Dataset::choose_states(const DatasetOptions& options) {
 }
 
 Expected<Trace> Dataset::read(const Conversation& conversation) const {
-  AERIE_ASSIGN(Trace trace, readers_[conversation.folder].read(conversation.row));
+  AERIE_ASSIGN(aerie::Conversation stored, sources_[conversation.folder]->read(conversation.row));
+  Trace trace = std::move(stored.trace);
   if (as_captured_) return trace;
   Trace chosen;
   chosen.slots = static_cast<int>(slots_.size());
@@ -62,24 +63,73 @@ Expected<Trace> Dataset::read(const Conversation& conversation) const {
   return chosen;
 }
 
+/// Folders of other makers hold nothing but states: where they come from is what the options say.
+Status Dataset::add_source(const std::string& folder, const DatasetOptions& options) {
+  TraceSource::Options reading;
+  reading.rows = options.token_rows;
+  AERIE_ASSIGN(std::unique_ptr<TraceSource> source, TraceSource::open(folder, reading));
+  TraceManifest manifest;
+  if (source->manifest() != nullptr) {
+    manifest = *source->manifest();
+  } else {
+    const std::string whose = fmt::format("{}: it is a folder of {}", folder, source->format());
+    if (options.target == nullptr) return invalid_argument("{}; which target wrote it has to be given", whose);
+    if (source->hidden() != options.target->hidden) {
+      return invalid_argument("{} with states of {} values, and the target's have {}", whose, source->hidden(), options.target->hidden);
+    }
+    const size_t stored = source->slots().size() - 1;
+    if (stored == 0) return unsupported("{}, which holds no taps, only the final state", whose);
+    if (options.taps.size() != stored) {
+      return invalid_argument(
+          "{}, which does not say from which layers its {} states a position come: say it with --taps, in their order, as boundaries "
+          "(boundary b: after b blocks, 0: the embedding; ids of speculators are boundaries, those of SpecForge and Model-Optimizer are "
+          "one "
+          "less). {}",
+          whose, stored, options.taps.empty() ? "None were given" : fmt::format("{} were given", options.taps.size()));
+    }
+    manifest.target = *options.target;
+    manifest.taps = options.taps;
+    manifest.template_sha256 = std::string(64, '0');  // not known
+    manifest.precision = "of " + source->format();
+    AERIE_TRY(manifest.check().with_context(folder));
+  }
+  if (sources_.empty()) {
+    manifest_ = std::move(manifest);
+  } else {
+    const auto refused = [&](const Status& status) {
+      return status.with_context("cannot train on " + first_folder_ + " and " + folder + " together");
+    };
+    if (source->format() != format()) return refused(invalid_argument("one is of {}, the other of {}", format(), source->format()));
+    AERIE_TRY(refused(manifest_.check_same_source(manifest)));
+  }
+  if (sources_.empty()) first_folder_ = folder;
+  sources_.push_back(std::move(source));
+  return {};
+}
+
 Expected<Dataset> Dataset::open(const std::vector<std::string>& folders, const DatasetOptions& options) {
   if (folders.empty()) return invalid_argument("no trace folder was given");
+  if (!options.token_rows.empty() && folders.size() > 1)
+    return invalid_argument("--trace-rows belongs to one folder, {} were given", folders.size());
   Dataset data;
   std::vector<Conversation> usable;
   int64_t rows = 0, tokens = 0, supervised = 0;
   for (size_t folder = 0; folder < folders.size(); ++folder) {
-    AERIE_ASSIGN(TraceReader reader, TraceReader::open(folders[folder]));
-    if (folder > 0) {
-      if (Status same = data.manifest().check_same_source(reader.manifest()); !same.ok()) {
-        return same.with_context("cannot train on " + folders[0] + " and " + folders[folder] + " together");
-      }
-    }
-    for (const int row : reader.rows()) {
+    AERIE_TRY(data.add_source(folders[folder], options));
+    const TraceSource& source = *data.sources_.back();
+    for (size_t row = 0; row < source.size(); ++row) {
       ++rows;
-      Expected<Trace> trace = reader.read(row);
-      if (!trace.ok()) {
-        if (trace.status().code() != StatusCode::kCorrupt) return trace.status();
-        data.report_.unreadable.push_back(trace.status().message());
+      Expected<aerie::Conversation> stored = source.read(row);
+      if (!stored.ok()) {
+        if (stored.status().code() != StatusCode::kCorrupt) return stored.status();
+        data.report_.unreadable.push_back(stored.status().message());
+        continue;
+      }
+      Trace* trace = &stored->trace;
+      if (const auto largest = std::max_element(trace->tokens.begin(), trace->tokens.end());
+          largest != trace->tokens.end() && *largest >= data.manifest().target.vocab) {
+        data.report_.unreadable.push_back(fmt::format("{}: conversation {}: token {} is outside the target's vocabulary of {}",
+                                                      folders[folder], stored->id, *largest, data.manifest().target.vocab));
         continue;
       }
       if (trace->length() > static_cast<size_t>(options.max_tokens)) {
@@ -93,9 +143,8 @@ Expected<Dataset> Dataset::open(const std::vector<std::string>& folders, const D
         ++data.report_.nothing_supervised;
         continue;
       }
-      usable.push_back({folder, row, std::move(trace->tokens), std::move(trace->mask)});
+      usable.push_back({folder, row, std::move(trace->tokens), std::move(trace->mask), stored->has_mask});
     }
-    data.readers_.push_back(std::move(reader));
   }
   AERIE_TRY(data.choose_states(options));
   const size_t unreadable = data.report_.unreadable.size();

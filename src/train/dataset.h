@@ -2,22 +2,24 @@
 #pragma once
 
 #include <cstdint>
+#include <memory>
 #include <optional>
 #include <span>
 #include <string>
 #include <vector>
 
 #include "base/status.h"
-#include "formats/traces.h"
+#include "formats/trace_source.h"
 
 namespace aerie::train {
 
 /// One conversation; its states stay in the file until a batch needs them.
 struct Conversation {
   size_t folder = 0;
-  int row = 0;                  // of the folder
+  size_t row = 0;               // of the folder, from 0 without gaps
   std::vector<int32_t> tokens;  // [T]
   std::vector<uint8_t> mask;    // [T] 1 = the target generated this token
+  bool has_mask = true;         // false: nothing was stored, and every token is taken for an answer's
 };
 
 struct DatasetOptions {
@@ -25,6 +27,9 @@ struct DatasetOptions {
   double holdout = 0.02;            // below 1 a share of the conversations, otherwise their number
   std::vector<int> taps = {};       // of the captured boundaries, in the order of the drafter's feature; empty: all, as captured
   std::optional<int> teacher = {};  // the captured boundary over which the target's head is taken for its word; none: N
+  // For folders of other makers, which do not say where their states come from: `taps` then says which boundaries they are.
+  const TraceTarget* target = nullptr;
+  std::string token_rows = {};  // JSON lines of the masks of a speculators folder, the only one (formats/trace_source.h)
 };
 
 /// What was left out, for the log.
@@ -36,12 +41,18 @@ struct DatasetReport {
 
 class Dataset {
  public:
-  /// Reads all rows of all folders once. Refused: folders of different sources (target, taps, template, precision), more than
+  /// Reads all rows of all folders once. Refused: folders of different sources (target, taps, template, precision) or makers, more than
   /// 1 % of unreadable rows, no supervised row at all or fewer than 1 % of the tokens, nothing left to train on, taps or a teacher
-  /// that were not captured.
+  /// that were not captured; of other makers' folders, states of another width than the target's, and another number of taps than they
+  /// hold.
   static Expected<Dataset> open(const std::vector<std::string>& folders, const DatasetOptions& options);
 
-  const TraceManifest& manifest() const { return readers_[0].manifest(); }
+  /// Of folders of other makers, what the options say.
+  const TraceManifest& manifest() const { return manifest_; }
+  /// "Aerie" or whose folders these are.
+  std::string format() const { return sources_[0]->format(); }
+  /// Whether the final norm has been applied to the final states, as far as the format says.
+  StateSlot::Norm final_norm() const { return sources_[0]->slots().back().norm; }
   /// The training conversations, and those held out for validation. Which ones are held out depends on their number alone, so
   /// that runs with different seeds can be compared.
   const std::vector<Conversation>& training() const { return training_; }
@@ -56,9 +67,12 @@ class Dataset {
   Expected<Trace> read(const Conversation& conversation) const;
 
  private:
+  Status add_source(const std::string& folder, const DatasetOptions& options);
   Status choose_states(const DatasetOptions& options);
 
-  std::vector<TraceReader> readers_;
+  std::vector<std::unique_ptr<TraceSource>> sources_;
+  TraceManifest manifest_;
+  std::string first_folder_;
   std::vector<int> taps_;
   int teacher_ = 0;
   std::vector<int> slots_;  // of a stored row, in the order of read()

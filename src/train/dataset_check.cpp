@@ -7,14 +7,14 @@
 
 namespace aerie::train {
 
-void report_on_data(const Dataset& data, const GgufFile& target, int vocab) {
-  const auto frame = AnswerFrame::of_target(target);  // a target without a chat template has none
-  DataCheck check(frame.ok() ? &*frame : nullptr, vocab);
+void report_on_data(const Dataset& data, const TargetTensors& target) {
+  DataCheck check(target.frame ? &*target.frame : nullptr, target.config.vocab);
   for (const auto* conversations : {&data.training(), &data.held_out()}) {
     for (const Conversation& conversation : *conversations) {
       aerie::Conversation looked_at;
       looked_at.trace.tokens = conversation.tokens;
       looked_at.trace.mask = conversation.mask;
+      looked_at.has_mask = conversation.has_mask;
       check.add(looked_at);
     }
   }

@@ -1,13 +1,13 @@
 // What `aerie data check` says, said of the data of a run before it starts.
 #pragma once
 
-#include "formats/gguf.h"
 #include "train/dataset.h"
+#include "train/target_tensors.h"
 
 namespace aerie::train {
 
 /// Logs what DataCheck (doctor/data_check.h) finds in the conversations that are trained on or held out. Nothing of it stops a run: what
 /// nobody can train on was refused when the data was opened, and the rest, such as a loss on prompts, may be meant.
-void report_on_data(const Dataset& data, const GgufFile& target, int vocab);
+void report_on_data(const Dataset& data, const TargetTensors& target);
 
 }  // namespace aerie::train

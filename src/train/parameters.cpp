@@ -9,7 +9,6 @@
 
 #include "base/file_io.h"
 #include "formats/safetensors.h"
-#include "text/tokenizer.h"
 #include "train/row_ops.h"
 
 namespace aerie::train {
@@ -80,39 +79,6 @@ std::string tensors_id(std::vector<TensorView> tensors) {
   std::string all;
   for (const TensorView& tensor : tensors) all += tensor.name + " " + sha256_hex(tensor.data) + "\n";
   return sha256_of_text(all);
-}
-
-Expected<TargetTensors> read_target_tensors(const GgufFile& file) {
-  TargetTensors target;
-  AERIE_ASSIGN(const std::string architecture, file.get_string("general.architecture"));
-  AERIE_ASSIGN(target.config, read_target_config(file, architecture));
-  const auto read = [&](const char* name, uint64_t rows, std::vector<float>& out) -> Status {
-    AERIE_ASSIGN(const TensorView* tensor, file.find(name));
-    const uint64_t hidden = static_cast<uint64_t>(target.config.hidden);
-    if (tensor->rows() != rows || tensor->cols() != hidden) {
-      return corrupt("{}: tensor {}: expected [{}, {}], found {}", file.path(), name, rows, hidden, tensor->shape_string());
-    }
-    AERIE_ASSIGN(out, to_float(*tensor));
-    return {};
-  };
-  const uint64_t vocab = static_cast<uint64_t>(target.config.vocab);
-  AERIE_TRY(read("token_embd.weight", vocab, target.embedding));
-  AERIE_TRY(read("output_norm.weight", 1, target.final_norm));
-  if (file.find("output.weight").ok()) AERIE_TRY(read("output.weight", vocab, target.head));
-  if (const auto tokenizer = Tokenizer::from_gguf(file); tokenizer.ok()) {
-    for (int32_t id = 0; id < std::min(tokenizer->vocab_size(), target.config.vocab); ++id) {
-      if (tokenizer->is_end_of_generation(id)) target.end_tokens.push_back(id);
-    }
-    return target;
-  }
-  // Training needs no tokenizer; of one that cannot be read, the ids that the file itself calls ends.
-  for (const char* key : {"tokenizer.ggml.eos_token_id", "tokenizer.ggml.eot_token_id", "tokenizer.ggml.eom_token_id"}) {
-    if (!file.has(key)) continue;
-    AERIE_ASSIGN(const uint32_t id, file.get_u32(key));
-    if (id >= vocab) return corrupt("{}: key {}: token {} is outside the vocabulary of {}", file.path(), key, id, vocab);
-    target.end_tokens.push_back(static_cast<int32_t>(id));
-  }
-  return target;
 }
 
 Parameters Parameters::initial(const DraftSpec& spec, const TargetTensors& target, HeadMode mode, uint64_t seed, at::ScalarType type) {

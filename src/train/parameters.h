@@ -9,25 +9,13 @@
 
 #include "base/status.h"
 #include "eagle3/checkpoint.h"
-#include "formats/gguf.h"
 #include "formats/safetensors.h"
-#include "models/registry.h"
+#include "train/target_tensors.h"
 #include "train/torch_ops.h"
 #include "train/trainer.h"
 #include "train/ttt.h"
 
 namespace aerie::train {
-
-/// What the trainer takes from the target's file.
-struct TargetTensors {
-  TargetConfig config;
-  std::vector<int32_t> end_tokens;  // tokens that end an answer
-  std::vector<float> embedding;     // [V, H]
-  std::vector<float> final_norm;    // [H]
-  std::vector<float> head;          // [V, H], empty where the embedding is also the output matrix
-  const std::vector<float>& output_matrix() const { return head.empty() ? embedding : head; }
-};
-Expected<TargetTensors> read_target_tensors(const GgufFile& file);
 
 /// One trained tensor. Names are those of DraftWeights, as in eagle3/checkpoint.h.
 struct Parameter {

@@ -51,13 +51,13 @@ Expected<DraftSpec> make_spec(const TrainOptions& o, const TargetTensors& target
   return spec;
 }
 
-Expected<DraftCheckpoint> open_source(const std::string& path, const TargetTensors& target, const GgufFile& file) {
+Expected<DraftCheckpoint> open_source(const std::string& path, const TargetTensors& target) {
   OpenOptions known;
   known.target_blocks = target.config.blocks;
   AERIE_ASSIGN(DraftCheckpoint out, open_drafter(path, known));
   AERIE_TRY(check_fits_target(out.spec, target.config.hidden, target.config.vocab, target.config.blocks).with_context(path));
-  AERIE_ASSIGN(const TargetFacts facts, target_facts(file));
-  AERIE_TRY(drop_targets_embedding(out, facts).status());
+  TensorView embedding;
+  AERIE_TRY(drop_targets_embedding(out, facts_of(target, embedding)).status());
   const auto cannot = [&](const char* why) { return unsupported("{}: cannot be trained further: {}", path, why); };
   if (out.spec.own_embedding) return cannot("it has an embedding of its own, and the trainer takes the target's");
   if (!out.spec.own_head) return cannot("it shares the target's head, which is not trained");

@@ -6,7 +6,6 @@
 
 #include "base/status.h"
 #include "eagle3/checkpoint.h"
-#include "formats/gguf.h"
 #include "train/dataset.h"
 #include "train/parameters.h"
 #include "train/trainer.h"
@@ -20,7 +19,7 @@ MatmulPrecision precision_here(MatmulPrecision asked);
 Expected<DraftSpec> make_spec(const TrainOptions& options, const TargetTensors& target, const Dataset& data);
 
 /// The drafter that a run goes on from, as far as it can be trained and written again.
-Expected<DraftCheckpoint> open_source(const std::string& path, const TargetTensors& target, const GgufFile& file);
+Expected<DraftCheckpoint> open_source(const std::string& path, const TargetTensors& target);
 
 /// Everything that the bytes of the result depend on, besides the length of the run.
 nlohmann::json recipe_of(const TrainOptions& options, const DraftSpec& spec, const Dataset& data, MatmulPrecision precision);

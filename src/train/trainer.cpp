@@ -14,7 +14,6 @@
 
 #include "base/file_io.h"
 #include "eagle3/dialects/speculators.h"
-#include "formats/gguf.h"
 #include "formats/safetensors.h"
 #include "train/batch.h"
 #include "train/dataset_check.h"
@@ -23,6 +22,8 @@
 #include "train/progress.h"
 #include "train/ranks.h"
 #include "train/recipe.h"
+#include "train/states_check.h"
+#include "train/target_tensors.h"
 #include "train/validation.h"
 
 namespace aerie::train {
@@ -120,26 +121,30 @@ Status Trainer::prepare() {
   mallopt(M_TRIM_THRESHOLD, -1);
 
   AERIE_ASSIGN(ranks_, Ranks::from_environment(std::chrono::seconds(o_.rank_timeout_seconds)));
-  AERIE_ASSIGN(const GgufFile file, GgufFile::open(o_.target));
-  AERIE_ASSIGN(target_, read_target_tensors(file));
+  AERIE_ASSIGN(target_, read_target_tensors(o_.target));
   std::optional<DraftCheckpoint> source;
   if (!o_.from.empty()) {
-    AERIE_ASSIGN(source, open_source(o_.from, target_, file));
+    AERIE_ASSIGN(source, open_source(o_.from, target_));
     o_.taps = source->spec.taps;
   }
-  AERIE_ASSIGN(Dataset data, Dataset::open(o_.data, {o_.row_length, o_.holdout, o_.taps, o_.teacher}));
+  const TargetConfig& c = target_.config;
+  const TraceTarget here{c.name, target_.sha256, c.hidden, c.vocab, c.blocks, c.rms_eps};
+  AERIE_ASSIGN(Dataset data, Dataset::open(o_.data, {o_.row_length, o_.holdout, o_.taps, o_.teacher, &here, o_.token_rows}));
   data_ = std::make_unique<Dataset>(std::move(data));
-  AERIE_ASSIGN(const std::string sha256, sha256_file(o_.target));
   const TraceTarget& traced = data_->manifest().target;
-  if (traced.sha256 != sha256) {
+  if (traced.sha256 != here.sha256) {
     return invalid_argument("the traces were captured from {} (sha256 {}), but {} has sha256 {}: train with the target of the traces",
-                            traced.name, traced.sha256, o_.target, sha256);
+                            traced.name, traced.sha256, o_.target, here.sha256);
   }
   const DatasetReport& report = data_->report();
   for (const std::string& why : report.unreadable) spdlog::warn("left out: {}", why);
   if (report.too_long > 0) spdlog::warn("left out {} conversations longer than {} tokens (--row-length)", report.too_long, o_.row_length);
   if (report.nothing_supervised > 0) spdlog::warn("left out {} conversations without an answer to train on", report.nothing_supervised);
-  if (ranks_.first()) report_on_data(*data_, file, target_.config.vocab);
+  AERIE_ASSIGN(const StatesCheck states, check_states(*data_, target_));
+  if (ranks_.first()) {
+    report_on_data(*data_, target_);
+    report_on_policy(states);
+  }
 
   if (data_->teacher() != traced.blocks) {
     spdlog::warn(
@@ -166,6 +171,7 @@ Status Trainer::prepare() {
   }
   ops_ = std::make_unique<TorchOps>();
   teacher_ = make_teacher(target_, spec_, at::kFloat, matmul_type_);
+  teacher_.states_normed = states.final_normed;
   pool_ = std::make_unique<ThreadPool>(o_.threads);
 
   for (int64_t epoch = 0; epoch < o_.epochs; ++epoch) {

@@ -27,10 +27,11 @@ enum class MatmulPrecision { kAuto, kBf16, kFloat32 };
 enum class Optimizer { kAdamW, kMuon };
 
 struct TrainOptions {
-  std::vector<std::string> data;  // trace folders
+  std::vector<std::string> data;  // folders of traces, of Aerie or other makers (formats/trace_source.h)
+  std::string token_rows;         // JSON lines of the masks of a speculators folder
   std::string out;
-  std::string target;          // GGUF
-  std::vector<int> taps;       // of the captured boundaries, in the order of the feature; empty: all
+  std::string target;     // GGUF file, or a folder of Hugging Face
+  std::vector<int> taps;  // of the captured boundaries, in the order of the feature; empty: all. Of other makers' states: what they are
   std::optional<int> teacher;  // the captured boundary that the teacher's head reads; none: N, the only right one
 
   /// A drafter to go on from, of any dialect: its weights, its draft vocabulary and every field of its forward; the taps and the fields

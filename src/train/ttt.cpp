@@ -75,8 +75,9 @@ std::vector<StepStats> run_ttt(TorchOps& ops, const DraftSpec& spec, const Draft
     }
   }
   const at::NoGradGuard no_grad;
-  const HeadLoss head(weights.lm_head.detach(), teacher.head,
-                      ops.rms_norm(bf16_tensor(batch.teacher_states, teacher.final_norm.size(0)), teacher.final_norm, teacher.eps), loss);
+  at::Tensor teacher_states = bf16_tensor(batch.teacher_states, teacher.final_norm.size(0)).to(ops.state_type());
+  if (!teacher.states_normed) teacher_states = ops.rms_norm(teacher_states, teacher.final_norm, teacher.eps);
+  const HeadLoss head(weights.lm_head.detach(), teacher.head, teacher_states, loss);
   std::vector<at::Tensor> input_gradients;
   for (size_t s = 0; s < head_inputs.size(); ++s) {
     const StepPlan& plan = batch.steps[s];

@@ -18,7 +18,8 @@ struct Teacher {
   at::Tensor embedding;   // [V, H]
   at::Tensor final_norm;  // [H]
   float eps = 1e-5f;
-  at::Tensor head;  // [Vd, H] the target's output rows of the draft vocabulary
+  bool states_normed = false;  // the final norm has been applied to the final states already
+  at::Tensor head;             // [Vd, H] the target's output rows of the draft vocabulary
 };
 
 /// Sums over the rows of one step, so that batches can be added up.

@@ -108,4 +108,30 @@ inline std::string small_pickle() {
   return PickleBytes().raw("}").text("a").tensor("FloatStorage", "0", 6, 0, {2, 3}, {3, 1}).raw("s").stop();
 }
 
+/// A tensor of a dict that was saved.
+struct TorchField {
+  std::string key;
+  std::string type;  // "LongStorage"
+  size_t width;      // bytes of a value
+  std::vector<int32_t> shape;
+  std::string data = {};  // empty: zeros
+};
+
+/// A file of torch.save with a dict of tensors.
+inline std::string torch_dict(const std::vector<TorchField>& fields) {
+  PickleBytes pickle;
+  pickle.raw("}(");
+  ZipBuilder zip;
+  zip.add("t/data.pkl", "");
+  for (const TorchField& field : fields) {
+    std::vector<int32_t> strides(field.shape.size(), 1);
+    int32_t count = 1;
+    for (size_t i = field.shape.size(); i-- > 0; count *= field.shape[i]) strides[i] = count;
+    pickle.text(field.key).tensor(field.type, field.key, count, 0, field.shape, strides);
+    zip.add("t/data/" + field.key, field.data.empty() ? std::string(static_cast<size_t>(count) * field.width, '\0') : field.data);
+  }
+  zip.entries[0].data = pickle.raw("u").stop();
+  return zip.build();
+}
+
 }  // namespace aerie

@@ -99,30 +99,7 @@ TEST(TraceSource, ReadsSafeAILab) {
 
 // ---- files of torch.save that are no trace, or not like the first
 
-struct Field {
-  std::string key;
-  std::string type;
-  size_t width;  // bytes
-  std::vector<int32_t> shape;
-};
-
-std::string torch_dict(const std::vector<Field>& fields) {
-  PickleBytes pickle;
-  pickle.raw("}(");
-  ZipBuilder zip;
-  zip.add("t/data.pkl", "");
-  for (const Field& field : fields) {
-    std::vector<int32_t> strides(field.shape.size(), 1);
-    int32_t count = 1;
-    for (size_t i = field.shape.size(); i-- > 0; count *= field.shape[i]) strides[i] = count;
-    pickle.text(field.key).tensor(field.type, field.key, count, 0, field.shape, strides);
-    zip.add("t/data/" + field.key, std::string(static_cast<size_t>(count) * field.width, '\0'));
-  }
-  zip.entries[0].data = pickle.raw("u").stop();
-  return zip.build();
-}
-
-std::vector<Field> specforge_fields() {
+std::vector<TorchField> specforge_fields() {
   return {{"input_ids", "LongStorage", 8, {5}},
           {"loss_mask", "LongStorage", 8, {5}},
           {"hidden_state", "BFloat16Storage", 2, {1, 5, 4}},
@@ -131,7 +108,7 @@ std::vector<Field> specforge_fields() {
 
 TEST(TraceSource, AFirstFileThatIsNoTraceSaysWhatItHolds) {
   const TempFolder folder;
-  const auto open = [&folder](const std::vector<Field>& fields) {
+  const auto open = [&folder](const std::vector<TorchField>& fields) {
     return TraceSource::open(folder.write("data_0.ckpt", torch_dict(fields))).status();
   };
   expect_error(open({{"weight", "FloatStorage", 4, {2}}}), StatusCode::kUnsupported,
@@ -151,7 +128,7 @@ TEST(TraceSource, AFirstFileThatIsNoTraceSaysWhatItHolds) {
 
 TEST(TraceSource, ALaterFileMustBeLikeTheFirst) {
   const struct {
-    std::function<void(std::vector<Field>&)> change;
+    std::function<void(std::vector<TorchField>&)> change;
     std::string expected;
   } kChanges[] = {
       {[](auto& f) { f.erase(f.begin()); }, "it has no tensor input_ids; it holds loss_mask, hidden_state, aux_hidden_state"},

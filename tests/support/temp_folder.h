@@ -29,9 +29,10 @@ class TempFolder {
   std::string operator/(const std::string& name) const { return (path_ / name).string(); }
   std::string path() const { return path_.string(); }
 
-  /// Writes a file of this folder and returns its path.
+  /// Writes a file of this folder, or of a folder in it that is made, and returns its path.
   std::string write(const std::string& name, std::string_view bytes) const {
     const std::string path = *this / name;
+    std::filesystem::create_directories(std::filesystem::path(path).parent_path());
     std::ofstream(path, std::ios::binary | std::ios::trunc).write(bytes.data(), static_cast<std::streamsize>(bytes.size()));
     return path;
   }

@@ -3,12 +3,14 @@
 
 #include <cstdint>
 #include <filesystem>
+#include <nlohmann/json.hpp>
 #include <random>
 #include <string>
 #include <vector>
 
 #include "base/file_io.h"
 #include "formats/gguf_builder.h"
+#include "formats/safetensors.h"
 #include "formats/tensor.h"
 #include "formats/traces.h"
 #include "gtest/gtest.h"
@@ -88,6 +90,36 @@ class TinyTarget {
       const Status written = writer->write_row(static_cast<int>(row), traces[row]);
       EXPECT_TRUE(written.ok()) << written.message();
     }
+    return folder_ / name;
+  }
+
+  /// The target's files as Hugging Face hosts them, in two shards of which one, without a tensor that a trainer needs, is not there.
+  std::string write_folder(const std::string& name, nlohmann::json config = {}) const {
+    nlohmann::json all = {{"model_type", "llama"},
+                          {"hidden_size", kTinyHidden},
+                          {"num_hidden_layers", kTinyBlocks},
+                          {"intermediate_size", 48},
+                          {"num_attention_heads", 4},
+                          {"num_key_value_heads", 2},
+                          {"vocab_size", kTinyVocab},
+                          {"max_position_embeddings", 256},
+                          {"rms_norm_eps", 1e-5},
+                          {"tie_word_embeddings", true},
+                          {"eos_token_id", 2}};
+    if (config.is_object()) all.update(config);
+    const std::vector<float> norm(kTinyHidden, 1.0f);
+    folder_.write(name + "/config.json", all.dump());
+    const auto view = [](const char* tensor, std::vector<uint64_t> shape, const std::vector<float>& values) {
+      return TensorView{tensor, DType::kF32, std::move(shape), {reinterpret_cast<const uint8_t*>(values.data()), values.size() * 4}};
+    };
+    EXPECT_TRUE(write_safetensors(folder_ / (name + "/model-00002-of-00002.safetensors"),
+                                  {view("language_model.model.embed_tokens.weight", {kTinyVocab, kTinyHidden}, embedding_),
+                                   view("language_model.model.norm.weight", {kTinyHidden}, norm)})
+                    .ok());
+    const nlohmann::json map = {{"language_model.model.embed_tokens.weight", "model-00002-of-00002.safetensors"},
+                                {"language_model.model.norm.weight", "model-00002-of-00002.safetensors"},
+                                {"language_model.model.layers.0.mlp.experts.0.down_proj.weight", "model-00001-of-00002.safetensors"}};
+    folder_.write(name + "/model.safetensors.index.json", nlohmann::json{{"weight_map", map}}.dump());
     return folder_ / name;
   }
 

@@ -147,8 +147,7 @@ INSTANTIATE_TEST_SUITE_P(All, Golden, testing::ValuesIn(draft_golden_names()), [
 struct LossCase {
   LossCase(FeatureNorm feature_norm, Feedback feedback, bool norm_before_residual, HeadMode head, int documents = 3,
            void (*change)(DraftSpec&) = nullptr) {
-    const GgufFile file = GgufFile::open(target.path()).value();
-    tensors = read_target_tensors(file).value();
+    tensors = read_target_tensors(target.path()).value();
     spec.taps = {1, 3};
     spec.target_hidden = spec.hidden = kTinyHidden;
     spec.heads = 4;
