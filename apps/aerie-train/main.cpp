@@ -137,7 +137,9 @@ int main(int argc, char** argv) {
 
   auto* machine = app.add_option_group("Machine");
   machine->add_option("--threads", o.threads, "threads; 0 = all CPUs this process may use")->check(CLI::Range(0, 1024));
-  machine->add_option("--precision", o.precision, "of matrix products: auto takes bf16 where the CPU has it")
+  machine->add_option("--device", o.device,
+                      "where the weights are trained: cpu, cuda or cuda:NUMBER, for which a LibTorch with CUDA has to be linked");
+  machine->add_option("--precision", o.precision, "of matrix products: auto takes bf16 where the CPU has it, and on CUDA")
       ->transform(CLI::CheckedTransformer(std::map<std::string, MatmulPrecision>{
           {"auto", MatmulPrecision::kAuto}, {"bf16", MatmulPrecision::kBf16}, {"f32", MatmulPrecision::kFloat32}}))
       ->default_str("auto");

@@ -3,6 +3,8 @@
 #include <ATen/Parallel.h>
 #include <torch/csrc/autograd/custom_function.h>
 
+#include <atomic>
+
 #include "train/row_ops.h"
 
 namespace aerie::train {
@@ -10,6 +12,8 @@ namespace {
 
 using torch::autograd::AutogradContext;
 using torch::autograd::variable_list;
+
+std::atomic<int> without_row_ops{0};
 
 /// Both gradients are needed in rows of the shape that the forward saw.
 struct RmsNorm : torch::autograd::Function<RmsNorm> {
@@ -129,12 +133,30 @@ void for_rows(int64_t rows, int64_t values_per_row, const std::function<void(int
                    [&](int64_t begin, int64_t end) { f(begin, end, at::get_thread_num()); });
 }
 
-at::Tensor rms_norm(const at::Tensor& x, const at::Tensor& weight, double eps) { return RmsNorm::apply(x, weight, eps); }
+bool row_ops_reach(const at::Tensor& x) { return x.is_cpu() && without_row_ops == 0; }
 
-at::Tensor gated(const at::Tensor& gate, const at::Tensor& up) { return Gated::apply(gate, up); }
+WithoutRowOps::WithoutRowOps() { ++without_row_ops; }
+WithoutRowOps::~WithoutRowOps() { --without_row_ops; }
+
+at::Tensor rms_norm(const at::Tensor& x, const at::Tensor& weight, double eps) {
+  if (row_ops_reach(x)) return RmsNorm::apply(x, weight, eps);
+  return x * (x.square().mean(-1, /*keepdim=*/true) + eps).rsqrt() * weight;
+}
+
+at::Tensor gated(const at::Tensor& gate, const at::Tensor& up) {
+  return row_ops_reach(gate) ? Gated::apply(gate, up) : at::silu(gate) * up;
+}
 
 at::Tensor rotated(const at::Tensor& x, const at::Tensor& cos, const at::Tensor& sin, const RopePlace& place) {
-  return Rotated::apply(x, cos, sin, place.heads, place.offset, place.dim, place.interleaved);
+  if (row_ops_reach(x)) return Rotated::apply(x, cos, sin, place.heads, place.offset, place.dim, place.interleaved);
+  const at::Tensor heads = x.view({x.size(0), place.heads, -1}), part = heads.narrow(2, place.offset, place.dim);
+  // [rows, heads, pairs, 2] or [rows, heads, 2, pairs]
+  const at::Tensor pairs = part.unflatten(2, place.interleaved ? at::IntArrayRef{place.dim / 2, 2} : at::IntArrayRef{2, place.dim / 2});
+  const int64_t ends = place.interleaved ? 3 : 2;
+  const at::Tensor a = pairs.select(ends, 0), b = pairs.select(ends, 1), c = cos.unsqueeze(1), s = sin.unsqueeze(1);
+  const at::Tensor turned = at::stack({a * c - b * s, b * c + a * s}, ends).flatten(2);
+  const int64_t rest = heads.size(2) - place.offset - place.dim;
+  return at::cat({heads.narrow(2, 0, place.offset), turned, heads.narrow(2, place.offset + place.dim, rest)}, 2).flatten(1);
 }
 
 }  // namespace aerie::train

@@ -1,4 +1,5 @@
-// Parts of the forward that autograd takes as one operation each, over the loops of row_ops.h.
+// Parts of the forward that autograd takes as one operation each, over the loops of row_ops.h. Those loops read the CPU's memory: on
+// another device the same is written in LibTorch's own operations.
 #pragma once
 
 #include <ATen/ATen.h>
@@ -8,6 +9,17 @@
 #include <vector>
 
 namespace aerie::train {
+
+/// Whether the loops of row_ops.h are used for a tensor.
+bool row_ops_reach(const at::Tensor& x);
+/// While it lives they are used for none, so that what runs on other devices can be tested on the CPU.
+class WithoutRowOps {
+ public:
+  WithoutRowOps();
+  ~WithoutRowOps();
+  WithoutRowOps(const WithoutRowOps&) = delete;
+  WithoutRowOps& operator=(const WithoutRowOps&) = delete;
+};
 
 /// x / rms(x) * weight over the last dimension; both float or both double.
 at::Tensor rms_norm(const at::Tensor& x, const at::Tensor& weight, double eps);
@@ -36,9 +48,9 @@ auto with_row_types(at::ScalarType type, F&& f) {
   return f(double(), double());
 }
 
-/// A view of numbers that outlive it. from_blob does not write; it only has no overload for constant memory.
-inline at::Tensor index_tensor(const std::vector<int64_t>& values) {
-  return at::from_blob(const_cast<int64_t*>(values.data()), {static_cast<int64_t>(values.size())}, at::kLong);
+/// A view of numbers that outlive it, or on another device a copy. from_blob does not write; it only has no overload for constant memory.
+inline at::Tensor index_tensor(const std::vector<int64_t>& values, const at::Device& device = at::kCPU) {
+  return at::from_blob(const_cast<int64_t*>(values.data()), {static_cast<int64_t>(values.size())}, at::kLong).to(device);
 }
 
 /// The values of a contiguous tensor.

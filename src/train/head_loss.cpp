@@ -17,6 +17,10 @@ at::Tensor padded(const at::Tensor& x) {
 
 HeadLoss::HeadLoss(at::Tensor head, const at::Tensor& teacher_head, const at::Tensor& teacher_states, const LossOptions& options)
     : head_(std::move(head)), options_(options) {
+  if (!row_ops_reach(head_)) {
+    teacher_logits_.push_back(at::matmul(teacher_states.to(teacher_head.scalar_type()), teacher_head.t()));
+    return;
+  }
   with_row_types(head_.scalar_type(),
                  [&](auto zero, auto wide) { prepare_teacher<decltype(zero), decltype(wide)>(teacher_head, teacher_states); });
 }
@@ -41,6 +45,7 @@ void HeadLoss::prepare_teacher(const at::Tensor& teacher_head, const at::Tensor&
 
 HeadLoss::Result HeadLoss::operator()(const at::Tensor& input, const std::vector<int64_t>& teachers, const std::vector<int64_t>& labels,
                                       double row_weight, bool backward, at::Tensor head_gradient) const {
+  if (!row_ops_reach(head_)) return run_plainly(input, teachers, labels, row_weight, backward, std::move(head_gradient));
   return with_row_types(head_.scalar_type(), [&](auto zero, auto wide) {
     return run<decltype(zero), decltype(wide)>(input, teachers, labels, row_weight, backward, head_gradient);
   });
@@ -83,6 +88,34 @@ HeadLoss::Result HeadLoss::run(const at::Tensor& input, const std::vector<int64_
   for (const RowLoss& row : losses) {  // in order, so that the sum does not depend on the threads
     result.loss += row.loss;
     result.correct += row.correct ? 1 : 0;
+  }
+  return result;
+}
+
+HeadLoss::Result HeadLoss::run_plainly(const at::Tensor& input, const std::vector<int64_t>& teachers, const std::vector<int64_t>& labels,
+                                       double row_weight, bool backward, at::Tensor head_gradient) const {
+  const at::ScalarType state_type = input.scalar_type();
+  const at::Tensor narrow = input.to(head_.scalar_type()), all_teachers = index_tensor(teachers, head_.device()),
+                   all_labels = index_tensor(labels, head_.device());
+  Result result;
+  if (backward) result.input_gradient = at::empty_like(input);
+  for (int64_t begin = 0; begin < input.size(0); begin += kHeadChunk) {
+    const int64_t count = std::min(kHeadChunk, input.size(0) - begin);
+    const at::Tensor chunk = narrow.narrow(0, begin, count), label = all_labels.narrow(0, begin, count).unsqueeze(1);
+    const at::Tensor z = at::matmul(chunk, head_.t()).to(state_type);
+    const at::Tensor t = teacher_logits_[0].index_select(0, all_teachers.narrow(0, begin, count)).to(state_type);
+    const at::Tensor log_p = at::log_softmax(t / options_.teacher_temperature, 1), log_q = at::log_softmax(z, 1);
+    const at::Tensor p = log_p.exp(), q = log_q.exp();
+    const at::Tensor kl = (p * (log_p - log_q)).sum(1, true), overlap = at::minimum(p, q).sum(1, true);
+    const at::Tensor share = options_.loss == Loss::kKl ? at::ones_like(overlap) : (overlap * -3).exp();
+    result.loss += (share * kl + (1 - share) * (1 - overlap)).sum().item<double>();
+    result.correct += (z.gather(1, label) >= z.amax(1, true)).sum().item<int64_t>();
+    if (!backward) continue;
+    const at::Tensor below = (q < p).to(state_type);
+    const at::Tensor gradient =
+        (row_weight * (share * (q - p) + (1 - share) * q * ((q * below).sum(1, true) - below))).to(head_.scalar_type());
+    result.input_gradient.narrow(0, begin, count).copy_(at::matmul(gradient, head_));
+    if (head_gradient.defined()) head_gradient.add_(at::matmul(gradient.t(), chunk));
   }
   return result;
 }

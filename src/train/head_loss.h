@@ -41,9 +41,12 @@ class HeadLoss {
   Result run(const at::Tensor& input, const std::vector<int64_t>& teachers, const std::vector<int64_t>& labels, double row_weight,
              bool backward, at::Tensor head_gradient) const;
 
+  Result run_plainly(const at::Tensor& input, const std::vector<int64_t>& teachers, const std::vector<int64_t>& labels, double row_weight,
+                     bool backward, at::Tensor head_gradient) const;
+
   at::Tensor head_;
   LossOptions options_;
-  std::vector<at::Tensor> teacher_logits_;        // [kHeadChunk, Vd] each, in the head's type
+  std::vector<at::Tensor> teacher_logits_;        // [kHeadChunk, Vd] each, in the head's type; without row operations one of all rows
   std::vector<TeacherRow<double>> teacher_rows_;  // [teachers]
 };
 

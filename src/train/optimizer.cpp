@@ -8,6 +8,15 @@ namespace aerie::train {
 namespace {
 
 void adam(Parameter& p, const at::Tensor& gradient, const OptimizerOptions& o, double rate, double scale, int64_t step) {
+  if (!row_ops_reach(p.value)) {
+    const at::Tensor g = gradient * scale;
+    p.first.mul_(o.beta1).add_(g, 1 - o.beta1);
+    p.second.mul_(o.beta2).addcmul_(g, g, 1 - o.beta2);
+    if (p.decay) p.value.mul_(1 - rate * o.weight_decay);
+    const at::Tensor spread = (p.second / (1 - std::pow(o.beta2, static_cast<double>(step)))).sqrt_().add_(o.eps);
+    p.value.addcdiv_(p.first, spread, -rate / (1 - std::pow(o.beta1, static_cast<double>(step))));
+    return;
+  }
   const at::Tensor g = gradient.contiguous();
   with_row_types(p.value.scalar_type(), [&](auto, auto zero) {
     using A = decltype(zero);

@@ -23,6 +23,7 @@ at::Tensor copy_of(const float* data, at::IntArrayRef shape, at::ScalarType type
 
 /// In pieces, which are added up in order: the sum does not depend on the threads.
 double squared_norm(const at::Tensor& x) {
+  if (!row_ops_reach(x)) return x.to(at::kDouble).square().sum().item<double>();
   constexpr int64_t kPiece = 4096;
   const int64_t n = x.numel(), pieces = (n + kPiece - 1) / kPiece;
   std::vector<double> sums(static_cast<size_t>(pieces));
@@ -114,6 +115,16 @@ Parameters Parameters::initial(const DraftSpec& spec, const TargetTensors& targe
   return parameters;
 }
 
+void Parameters::move_to(const at::Device& device) {
+  for (Parameter& p : list_) {
+    const bool learned = p.value.requires_grad();
+    p.value = p.value.detach().to(device).set_requires_grad(learned);
+    for (at::Tensor* tensor : {&p.gradient, &p.first, &p.second}) {
+      if (tensor->defined()) *tensor = tensor->to(device);
+    }
+  }
+}
+
 Status Parameters::take(const DraftCheckpoint& checkpoint) {
   const at::NoGradGuard no_grad;
   for (Parameter& p : list_) {
@@ -190,12 +201,13 @@ std::map<std::string, std::vector<float>> Parameters::values() const {
   return values;
 }
 
-Teacher make_teacher(const TargetTensors& target, const DraftSpec& spec, at::ScalarType state_type, at::ScalarType matmul_type) {
+Teacher make_teacher(const TargetTensors& target, const DraftSpec& spec, at::ScalarType state_type, at::ScalarType matmul_type,
+                     const at::Device& device) {
   Teacher teacher;
-  teacher.embedding = copy_of(target.embedding.data(), {target.config.vocab, target.config.hidden}, state_type);
-  teacher.final_norm = copy_of(target.final_norm.data(), {target.config.hidden}, state_type);
+  teacher.embedding = copy_of(target.embedding.data(), {target.config.vocab, target.config.hidden}, state_type).to(device);
+  teacher.final_norm = copy_of(target.final_norm.data(), {target.config.hidden}, state_type).to(device);
   teacher.eps = target.config.rms_eps;
-  teacher.head = head_rows(target, spec, matmul_type);
+  teacher.head = head_rows(target, spec, matmul_type).to(device);
   return teacher;
 }
 
@@ -203,11 +215,13 @@ std::string previous_state(const std::string& path) { return path + ".previous";
 
 Status save_training_state(const std::string& path, const Parameters& parameters, const std::vector<int32_t>& d2t,
                            const std::map<std::string, std::string>& metadata) {
+  std::vector<at::Tensor> held;
   std::vector<TensorView> views;
   for (const Parameter& p : parameters.list()) {
-    views.push_back(view_of(p.name, p.value));
-    views.push_back(view_of("adam_first." + p.name, p.first));
-    views.push_back(view_of("adam_second." + p.name, p.second));
+    for (const auto& [kind, tensor] : {std::pair("", p.value), {"adam_first.", p.first}, {"adam_second.", p.second}}) {
+      held.push_back(tensor.detach().cpu());
+      views.push_back(view_of(kind + p.name, held.back()));
+    }
   }
   TensorView map;
   map.name = "d2t";

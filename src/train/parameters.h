@@ -33,6 +33,8 @@ class Parameters {
   static Parameters initial(const DraftSpec& spec, const TargetTensors& target, HeadMode mode, uint64_t seed,
                             at::ScalarType type = at::kFloat);
 
+  /// Before anything is trained.
+  void move_to(const at::Device& device);
   /// Takes over a drafter's weights; `checkpoint` has every tensor that `initial` made for the same spec.
   Status take(const DraftCheckpoint& checkpoint);
 
@@ -60,7 +62,8 @@ class Parameters {
 };
 
 /// The teacher's tensors for a draft vocabulary, with the head in `matmul_type`.
-Teacher make_teacher(const TargetTensors& target, const DraftSpec& spec, at::ScalarType state_type, at::ScalarType matmul_type);
+Teacher make_teacher(const TargetTensors& target, const DraftSpec& spec, at::ScalarType state_type, at::ScalarType matmul_type,
+                     const at::Device& device = at::kCPU);
 
 /// SHA-256 over names and bytes of tensors, whatever their order.
 std::string tensors_id(std::vector<TensorView> tensors);

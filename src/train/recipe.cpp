@@ -1,10 +1,17 @@
 #include "train/recipe.h"
 
+#include <ATen/detail/CUDAHooksInterface.h>
+
+#include <charconv>
+#include <cstdlib>
+
 #include "eagle3/convert.h"
 #include "eagle3/target_fit.h"
 
 namespace aerie::train {
 namespace {
+
+constexpr int kMostDevices = 127;  // of c10's index
 
 bool cpu_has_bf16() {
 #if defined(__x86_64__)
@@ -21,9 +28,25 @@ const char* name_of(HeadMode head) { return head == HeadMode::kWarm ? "warm" : h
 
 }  // namespace
 
-MatmulPrecision precision_here(MatmulPrecision asked) {
+Expected<at::Device> device_of(const std::string& name) {
+  if (name == "cpu") return at::Device(at::kCPU);
+  const auto wrong = [&] { return invalid_argument("the device {} is not known; expected cpu, cuda or cuda:NUMBER", name); };
+  if (name != "cuda" && !name.starts_with("cuda:")) return wrong();
+  const char* local_rank = std::getenv("LOCAL_RANK");
+  const std::string number = name != "cuda" ? name.substr(5) : local_rank != nullptr ? local_rank : "0";
+  int index = 0;
+  const auto [end, error] = std::from_chars(number.data(), number.data() + number.size(), index);
+  if (error != std::errc() || end != number.data() + number.size() || index < 0 || index > kMostDevices) return wrong();
+  const int here = at::hasCUDA() ? static_cast<int>(at::detail::getCUDAHooks().deviceCount()) : 0;
+  if (index < here) return at::Device(at::kCUDA, static_cast<at::DeviceIndex>(index));
+  return unsupported("the device {} is not there: {}; use --device cpu", name,
+                     at::hasCUDA() ? fmt::format("this machine has {}", here)
+                                   : "the LibTorch that aerie-train is linked with has no CUDA, or finds no driver");
+}
+
+MatmulPrecision precision_on(const at::Device& device, MatmulPrecision asked) {
   if (asked != MatmulPrecision::kAuto) return asked;
-  return cpu_has_bf16() ? MatmulPrecision::kBf16 : MatmulPrecision::kFloat32;
+  return device.is_cuda() || cpu_has_bf16() ? MatmulPrecision::kBf16 : MatmulPrecision::kFloat32;
 }
 
 Expected<DraftSpec> make_spec(const TrainOptions& o, const TargetTensors& target, const Dataset& data) {
@@ -86,6 +109,7 @@ nlohmann::json recipe_of(const TrainOptions& o, const DraftSpec& spec, const Dat
                         {"warmup", o.warmup_steps},
                         {"seed", o.seed},
                         {"bf16", precision == MatmulPrecision::kBf16}};
+  if (o.device != "cpu") out["device"] = "cuda";
   if (data.taps() != data.manifest().taps) out["taps"] = data.taps();
   if (data.teacher() != data.manifest().target.blocks) out["teacher_boundary"] = data.teacher();
   return out;

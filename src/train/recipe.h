@@ -1,6 +1,8 @@
 // What a run is made of: the drafter's shape, the drafter it goes on from, and the record of every choice.
 #pragma once
 
+#include <ATen/ATen.h>
+
 #include <nlohmann/json.hpp>
 #include <string>
 
@@ -12,8 +14,12 @@
 
 namespace aerie::train {
 
-/// kAuto becomes what this CPU multiplies best.
-MatmulPrecision precision_here(MatmulPrecision asked);
+/// "cpu", "cuda" (with several processes on a machine the one that LOCAL_RANK names) or "cuda:1". kInvalidArgument: another word;
+/// kUnsupported: the LibTorch that is linked has no CUDA, or the machine not that device.
+Expected<at::Device> device_of(const std::string& name);
+
+/// kAuto becomes what the device multiplies best.
+MatmulPrecision precision_on(const at::Device& device, MatmulPrecision asked);
 
 /// A new drafter for the target, with the draft vocabulary of the data.
 Expected<DraftSpec> make_spec(const TrainOptions& options, const TargetTensors& target, const Dataset& data);

@@ -91,8 +91,8 @@ class TorchOps {
         std::copy_n(table_.angles(rope, static_cast<int>(p)), 2 * pairs, both.data_ptr<float>() + p * 2 * pairs);
       }
       rope_ = rope;
-      cos_ = both.select(1, 0).to(state_type_).contiguous();
-      sin_ = both.select(1, 1).to(state_type_).contiguous();
+      cos_ = both.select(1, 0).to(positions.device(), state_type_).contiguous();
+      sin_ = both.select(1, 1).to(positions.device(), state_type_).contiguous();
     }
     return {cos_.index_select(0, positions), sin_.index_select(0, positions)};
   }

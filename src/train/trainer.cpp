@@ -120,6 +120,7 @@ Status Trainer::prepare() {
   mallopt(M_MMAP_THRESHOLD, 32 << 20);
   mallopt(M_TRIM_THRESHOLD, -1);
 
+  AERIE_ASSIGN(const at::Device device, device_of(o_.device));
   AERIE_ASSIGN(ranks_, Ranks::from_environment(std::chrono::seconds(o_.rank_timeout_seconds)));
   AERIE_ASSIGN(target_, read_target_tensors(o_.target));
   std::optional<DraftCheckpoint> source;
@@ -157,7 +158,7 @@ Status Trainer::prepare() {
     AERIE_ASSIGN(spec_, make_spec(o_, target_, *data_));
   }
   to_draft_ = invert_d2t(spec_);
-  const MatmulPrecision precision = precision_here(o_.precision);
+  const MatmulPrecision precision = precision_on(device, o_.precision);
   matmul_type_ = precision == MatmulPrecision::kBf16 ? at::kBFloat16 : at::kFloat;
   recipe_ = recipe_of(o_, spec_, *data_, precision);
   parameters_ = std::make_unique<Parameters>(Parameters::initial(spec_, target_, o_.head, o_.seed));
@@ -170,7 +171,8 @@ Status Trainer::prepare() {
     recipe_["from_d2t"] = sha256_hex(map);
   }
   ops_ = std::make_unique<TorchOps>();
-  teacher_ = make_teacher(target_, spec_, at::kFloat, matmul_type_);
+  parameters_->move_to(device);
+  teacher_ = make_teacher(target_, spec_, at::kFloat, matmul_type_, device);
   teacher_.states_normed = states.final_normed;
   pool_ = std::make_unique<ThreadPool>(o_.threads);
 

@@ -57,9 +57,10 @@ struct TrainOptions {
   int64_t warmup_steps = 50;
   uint64_t seed = 1;
 
-  double holdout = 0.02;   // below 1 a share of the conversations, otherwise their number
-  int64_t eval_every = 0;  // steps; 0 = ten times in the run
-  int threads = 0;         // 0 = all
+  double holdout = 0.02;       // below 1 a share of the conversations, otherwise their number
+  int64_t eval_every = 0;      // steps; 0 = ten times in the run
+  int threads = 0;             // 0 = all
+  std::string device = "cpu";  // or "cuda", "cuda:1": where the weights are trained; validation is done by the CPU, as it serves
   MatmulPrecision precision = MatmulPrecision::kAuto;
   int patience = 0;   // validations without a better one after which the run ends; 0 = never
   bool plan = false;  // tell what the run would take, and leave nothing

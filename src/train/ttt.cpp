@@ -10,9 +10,9 @@
 namespace aerie::train {
 namespace {
 
-/// A view of memory that outlives it.
-at::Tensor bf16_tensor(const std::vector<uint16_t>& values, int64_t cols) {
-  return at::from_blob(const_cast<uint16_t*>(values.data()), {static_cast<int64_t>(values.size()) / cols, cols}, at::kBFloat16);
+/// A view of memory that outlives it, or on another device a copy.
+at::Tensor bf16_tensor(const std::vector<uint16_t>& values, int64_t cols, const at::Device& device) {
+  return at::from_blob(const_cast<uint16_t*>(values.data()), {static_cast<int64_t>(values.size()) / cols, cols}, at::kBFloat16).to(device);
 }
 
 }  // namespace
@@ -48,14 +48,15 @@ std::vector<DraftStep<TorchOps>> unroll(TorchOps& ops, const DraftSpec& spec, co
                                         const at::Tensor& embedding, const PackedBatch& batch) {
   std::vector<DraftStep<TorchOps>> steps;
   TttAttention attention(spec, batch, weights.layers[0].o.weight.scalar_type());
-  at::Tensor h = fuse_features(ops, spec, weights, bf16_tensor(batch.features, spec.feature_width()).to(ops.state_type()));
+  const at::Device device = embedding.device();
+  at::Tensor h = fuse_features(ops, spec, weights, bf16_tensor(batch.features, spec.feature_width(), device).to(ops.state_type()));
   for (const StepPlan& plan : batch.steps) {
     if (plan.tokens.empty()) break;
-    if (!steps.empty()) h = steps.back().feedback.index_select(0, index_tensor(plan.parents));
+    if (!steps.empty()) h = steps.back().feedback.index_select(0, index_tensor(plan.parents, device));
     attention.begin_step(plan);
-    const at::Tensor e = embedding.index_select(0, index_tensor(plan.tokens));
+    const at::Tensor e = embedding.index_select(0, index_tensor(plan.tokens, device));
     steps.push_back(
-        draft_step(ops, spec, weights, e, h, index_tensor(plan.positions),
+        draft_step(ops, spec, weights, e, h, index_tensor(plan.positions, device),
                    [&](int layer, const at::Tensor& q, const at::Tensor& k, const at::Tensor& v) { return attention(layer, q, k, v); }));
   }
   return steps;
@@ -66,16 +67,17 @@ std::vector<StepStats> run_ttt(TorchOps& ops, const DraftSpec& spec, const Draft
                                at::Tensor head_gradient) {
   std::vector<StepStats> stats(batch.steps.size());
   if (batch.teacher_states.empty()) return stats;
+  const at::Device device = teacher.embedding.device();
   std::vector<at::Tensor> head_inputs;  // of the rows with a loss
   {
     const at::AutoGradMode grad_mode(backward);
     for (const DraftStep<TorchOps>& step : unroll(ops, spec, weights, teacher.embedding, batch)) {
       const StepPlan& plan = batch.steps[head_inputs.size()];
-      head_inputs.push_back(step.head_input.index_select(0, index_tensor(plan.loss_rows)));
+      head_inputs.push_back(step.head_input.index_select(0, index_tensor(plan.loss_rows, device)));
     }
   }
   const at::NoGradGuard no_grad;
-  at::Tensor teacher_states = bf16_tensor(batch.teacher_states, teacher.final_norm.size(0)).to(ops.state_type());
+  at::Tensor teacher_states = bf16_tensor(batch.teacher_states, teacher.final_norm.size(0), device).to(ops.state_type());
   if (!teacher.states_normed) teacher_states = ops.rms_norm(teacher_states, teacher.final_norm, teacher.eps);
   const HeadLoss head(weights.lm_head.detach(), teacher.head, teacher_states, loss);
   std::vector<at::Tensor> input_gradients;

@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <array>
 #include <cmath>
+#include <limits>
 #include <vector>
 
 #include "train/fused.h"
@@ -292,12 +293,48 @@ struct Attend : torch::autograd::Function<Attend> {
   };
 };
 
+/// The same in LibTorch's own operations, for other devices.
+at::Tensor attend_plainly(const at::Tensor& q, const at::Tensor& keys, const at::Tensor& values, const at::Tensor& own_keys,
+                          const at::Tensor& own_values, const Shape& shape) {
+  // [kv_heads, n, shared, width] of queries and outputs, [kv_heads, n, width] of keys and values
+  const auto by_head = [&](const at::Tensor& x, int64_t row, int64_t rows) {
+    return x.narrow(0, row, rows).unflatten(1, {shape.kv_heads, -1}).transpose(0, 1).to(shape.product_type);
+  };
+  const int64_t own = own_keys.size(1) - shape.hidden_own;
+  std::vector<at::Tensor> parts;
+  int64_t done = 0;
+  for (const Block& block : shape.blocks) {
+    if (block.row > done) parts.push_back(at::zeros({block.row - done, shape.heads * shape.value_dim}, q.options()));
+    done = block.row + block.rows;
+    const at::Tensor query = by_head(q * shape.scale, block.row, block.rows).unflatten(2, {shape.shared(), shape.dim});
+    const at::Tensor k = by_head(keys, block.key, block.keys), v = by_head(values, block.key, block.keys);
+    const at::Tensor row = at::arange(block.rows, q.options().dtype(at::kLong)).unsqueeze(1);
+    const at::Tensor column = at::arange(block.keys, row.options()).unsqueeze(0);
+    const at::Tensor hidden = (column > row + (block.keys - block.rows)).logical_or(column < row + block.hidden_by_window);
+    const at::Tensor scores = at::matmul(query.flatten(1, 2), k.transpose(1, 2)).to(q.scalar_type()).unflatten(1, {block.rows, -1});
+    std::vector<at::Tensor> all = {scores.masked_fill(hidden.unsqueeze(1), -std::numeric_limits<double>::infinity())};
+    const auto own_by_head = [&](const at::Tensor& x) {  // [kv_heads, n, own, width]
+      return x.narrow(0, block.row, block.rows).narrow(1, shape.hidden_own, own).unflatten(2, {shape.kv_heads, -1}).permute({2, 0, 1, 3});
+    };
+    const at::Tensor exact = (q * shape.scale).narrow(0, block.row, block.rows).unflatten(1, {shape.kv_heads, shape.shared(), shape.dim});
+    if (own > 0) all.push_back(at::matmul(exact.transpose(0, 1), own_by_head(own_keys).transpose(2, 3)));
+    const at::Tensor weights = at::softmax(at::cat(all, 3), 3);
+    const at::Tensor seen = weights.narrow(3, 0, block.keys).to(shape.product_type);
+    at::Tensor out = at::matmul(seen.flatten(1, 2), v).to(q.scalar_type()).unflatten(1, {block.rows, -1});
+    if (own > 0) out = out + at::matmul(weights.narrow(3, block.keys, own), own_by_head(own_values));
+    parts.push_back(out.transpose(0, 1).flatten(1));
+  }
+  if (shape.rows > done) parts.push_back(at::zeros({shape.rows - done, shape.heads * shape.value_dim}, q.options()));
+  return at::cat(parts, 0);
+}
+
 }  // namespace
 
 void TttAttention::begin_step(const StepPlan& plan) {
   plan_ = &plan;
   if (plan.parents.empty()) return;
-  const at::Tensor parents = index_tensor(plan.parents);
+  const at::Device device = layers_[0].keys.device();
+  const at::Tensor parents = index_tensor(plan.parents, device);
   for (Layer& layer : layers_) {
     if (!layer.own_keys.defined()) continue;
     layer.own_keys = layer.own_keys.index_select(0, parents);
@@ -318,7 +355,8 @@ at::Tensor TttAttention::operator()(int layer_number, const at::Tensor& q, const
     layer.own_values = at::cat({layer.own_values, one_step(v)}, 1);
   }
   const Shape shape = shape_of(spec_, batch_, *plan_, layer.own_keys.size(1), product_type_);
-  return Attend::apply(q, layer.keys, layer.values, layer.own_keys, layer.own_values, shape);
+  if (row_ops_reach(q)) return Attend::apply(q, layer.keys, layer.values, layer.own_keys, layer.own_values, shape);
+  return attend_plainly(q, layer.keys, layer.values, layer.own_keys, layer.own_values, shape);
 }
 
 }  // namespace aerie::train

@@ -9,6 +9,7 @@
 #include "eagle3/spec_fields.h"
 #include "formats/safetensors.h"
 #include "tiny_target.h"
+#include "train/fused.h"
 #include "train/validation.h"
 
 namespace aerie::train {
@@ -84,6 +85,45 @@ TEST(Train, ABetterDrafterLeavesTheStateInPlace) {
   ASSERT_TRUE(train(o, kGoOn).ok());
   // Had that drafter's files swept the state away, there would have been none to keep as the one before.
   EXPECT_TRUE(std::filesystem::exists(o.out + "/training_state.safetensors.previous"));
+}
+
+// Both optimisers, resuming and validation, as on a device whose memory the row operations cannot read.
+TEST(Train, InLibTorchsOwnOperationsItIsTheSameRun) {
+  const TinyTarget target;
+  const std::string traces = target.write_traces("traces", target.conversations(12));
+  for (const Optimizer optimizer : {Optimizer::kAdamW, Optimizer::kMuon}) {
+    TrainOptions o = tiny_options(target, traces, optimizer == Optimizer::kMuon ? "muon" : "adamw");
+    o.optimizer = optimizer;
+    ASSERT_TRUE(train(o, kGoOn).ok());
+    const DraftValues expected = saved_values(o.out);
+    const WithoutRowOps other_device;
+    o.out += "-plain";
+    ASSERT_TRUE(train(o, kGoOn).ok());
+    const DraftValues values = saved_values(o.out);
+    for (const auto& [name, value] : expected) {
+      double largest = 0, off = 0;
+      for (size_t i = 0; i < value.size(); ++i) {
+        largest = std::max(largest, std::fabs(static_cast<double>(value[i])));
+        off = std::max(off, std::fabs(static_cast<double>(value[i]) - static_cast<double>(values.at(name)[i])));
+      }
+      EXPECT_LT(off, 0.02 * largest) << name;  // saved as bf16, after twelve steps
+    }
+  }
+}
+
+TEST(Train, ADeviceThatIsNotThereIsRefused) {
+  const TinyTarget target;
+  TrainOptions o = tiny_options(target, target.write_traces("traces", target.conversations(8)), "out");
+  for (const auto& [device, code] : {std::pair{"gpu", StatusCode::kInvalidArgument},
+                                     {"cuda:", StatusCode::kInvalidArgument},
+                                     {"cuda:-1", StatusCode::kInvalidArgument},
+                                     {"cuda:1x", StatusCode::kInvalidArgument},
+                                     {"cuda:127", StatusCode::kUnsupported}}) {
+    o.device = device;
+    const Status status = train(o, kGoOn);
+    EXPECT_EQ(status.code(), code) << device << ": " << status.message();
+    EXPECT_FALSE(std::filesystem::exists(o.out));
+  }
 }
 
 TEST(Train, APlanLeavesNothing) {

@@ -260,6 +260,32 @@ TEST_P(Gradient, EqualsFiniteDifferencesInDouble) {
   }
 }
 
+// Other devices than the CPU are not at hand when tests are run: what is computed there is computed here.
+TEST_P(Gradient, IsTheSameInLibTorchsOwnOperations) {
+  const int n = GetParam();
+  LossCase c(static_cast<FeatureNorm>(n % 3), static_cast<Feedback>(n / 3 % 2), n / 6 % 2 == 1,
+             n % 2 == 0 ? HeadMode::kWarm : HeadMode::kFree, 3, n < kFlagCases ? nullptr : kOtherShapes[n - kFlagCases]);
+  c.traces.push_back(c.target.conversation(77, 90, 100));  // several runs of rows
+  c.options = {n % 2 == 0 ? Loss::kKl : Loss::kLkHybrid, n % 4 == 3 ? 0.6 : 1.0};
+  PackedBatch batch = pack_documents(c.traces, 3, invert_d2t(c.spec));
+  if (n % 3 == 1) pad_rows(batch);
+  const std::vector<double> weights = row_weights(loss_rows({batch}, batch.steps.size()), 0.8);
+  c.parameters.zero_gradients();
+  const double expected = c.loss(batch, weights, true);
+  std::vector<at::Tensor> gradients;
+  for (const Parameter& p : c.parameters.list()) gradients.push_back(c.gradient(p).clone());
+  const double norm = c.parameters.gradient_norm();
+
+  const WithoutRowOps other_device;
+  c.parameters.zero_gradients();
+  EXPECT_NEAR(c.loss(batch, weights, true), expected, 1e-10 * expected);
+  EXPECT_NEAR(c.parameters.gradient_norm(), norm, 1e-10 * norm);
+  for (size_t i = 0; i < gradients.size(); ++i) {
+    const Parameter& p = c.parameters.list()[i];
+    EXPECT_LT((c.gradient(p) - gradients[i]).abs().max().item<double>(), 1e-10 * (1 + gradients[i].abs().max().item<double>())) << p.name;
+  }
+}
+
 INSTANTIATE_TEST_SUITE_P(AllFlags, Gradient, testing::Range(0, kFlagCases + static_cast<int>(std::size(kOtherShapes))));
 
 TEST(Packed, EqualsUnpacked) {
