@@ -21,11 +21,16 @@ using torch::autograd::variable_list;
 // multiplied by weights of zero.
 constexpr int64_t kRowStep = 32, kKeyStep = 64;
 
+/// Which of a block's keys one of its rows sees: [first, end).
+struct Visible {
+  int64_t first, end;
+};
+
 /// A run of rows and the step-0 keys it sees: those of its document from `begin` to the run's last row.
 struct Block {
-  int64_t row = 0, rows = 0;     // places in the step's list
-  int64_t key = 0, keys = 0;     // places among the step-0 rows
-  int64_t hidden_by_window = 0;  // key c is hidden from row r of the run where c < r + this
+  int64_t row = 0, rows = 0;  // places in the step's list
+  int64_t key = 0, keys = 0;  // places among the step-0 rows
+  std::vector<Visible> seen;  // by each row
   int64_t wide_rows() const { return rounded_up(rows, kRowStep); }
   int64_t wide_keys() const { return rounded_up(keys, kKeyStep); }
 };
@@ -58,26 +63,21 @@ Shape shape_of(const DraftSpec& spec, const PackedBatch& batch, const StepPlan& 
   const int64_t window = spec.sliding_window;
   shape.hidden_own = window == 0 ? 0 : std::max<int64_t>(step - window, 0);
   for (const RowRun& run : plan.runs) {
-    const int64_t oldest = run.first + step + 1 - window;  // that the run's first row sees in a window
-    const int64_t begin = window == 0 ? 0 : std::clamp<int64_t>(oldest, 0, run.first);
+    // The oldest key that a row of the document sees.
+    const auto oldest = [&](int64_t row) { return window == 0 ? 0 : std::max<int64_t>(row + step + 1 - window, 0); };
+    const int64_t begin = std::min(oldest(run.first), run.first);
     Block block;
     block.row = run.begin;
     block.rows = run.count;
     block.key = document_begin[static_cast<size_t>(run.document)] + begin;
-    block.keys = run.first + run.count - begin;
-    block.hidden_by_window = window == 0 ? -run.count : oldest - begin;
-    shape.blocks.push_back(block);
+    for (int64_t r = run.begin; r < run.begin + run.count; ++r) {
+      const int64_t row = plan.positions[static_cast<size_t>(r)] - step, end = row + 1 - begin;
+      block.seen.push_back({std::min(oldest(row) - begin, end), end});
+    }
+    block.keys = block.seen.back().end;
+    shape.blocks.push_back(std::move(block));
   }
   return shape;
-}
-
-/// Which of the block's keys its row r sees: [first, end).
-struct Visible {
-  int64_t first, end;
-};
-Visible visible(const Block& block, int64_t r) {
-  const int64_t end = block.keys - block.rows + r + 1;
-  return {std::clamp<int64_t>(r + block.hidden_by_window, 0, end), end};
 }
 
 /// Calls f(task, thread) on all threads, neighbouring tasks on different ones, since their sizes grow with their numbers. Which thread has
@@ -130,7 +130,7 @@ class Step {
       T* const w = values_of<T>(weights);
       std::vector<A> scratch(static_cast<size_t>(wide_keys));
       for (int64_t r = 0; r < block.rows; ++r) {
-        const Visible seen = visible(block, r);
+        const Visible seen = block.seen[static_cast<size_t>(r)];
         for (int64_t h = 0; h < shared; ++h) {
           const int64_t at = (block.row + r) * shape_.heads + kv_head * shared + h;
           A* own_weights = values_of<A>(p_.own_weights) + at * own_;
