@@ -2,9 +2,12 @@
 #include <unistd.h>
 
 #include <CLI/CLI.hpp>
+#include <algorithm>
 #include <climits>
 #include <csignal>
 #include <cstdlib>
+#include <map>
+#include <string>
 
 #include "base/log.h"
 #include "engine/runtime.h"
@@ -27,6 +30,13 @@ void spin_briefly(char** argv) {
   if (::readlink("/proc/self/exe", self, PATH_MAX) <= 0) return;
   ::setenv("GOMP_SPINCOUNT", "10000", 1);
   ::execv(self, argv);  // returns only where it failed; then the run is merely slower
+}
+
+/// An option whose values have names. Its default in the help is the name of the value that it has.
+template <class T>
+CLI::Option* add_choice(CLI::App& app, const std::string& name, T& value, const std::string& help, const std::map<std::string, T>& names) {
+  const auto at = std::find_if(names.begin(), names.end(), [&](const auto& named) { return named.second == value; });
+  return app.add_option(name, value, help)->transform(CLI::CheckedTransformer(names))->default_str(at->first);
 }
 
 int exit_code(const aerie::Status& status) { return status.ok() ? 0 : status.code() == aerie::StatusCode::kInvalidArgument ? 2 : 1; }
@@ -56,7 +66,7 @@ int main(int argc, char** argv) {
       ->required();
   app.add_flag("--resume", o.resume, "go on from the state in --out; without one there, start anew");
   app.add_flag("--plan", o.plan, "tell the time, memory and disk that the run would take, by its first steps; nothing is written");
-  app.add_option("--seed", o.seed, "of the initial weights and the order of the data");
+  app.add_option("--seed", o.seed, "of the initial weights, the order of the data and what noise and anchors draw");
 
   auto* length = app.add_option_group("Length of the run");
   length->add_option("--epochs", o.epochs, "passes over the data")->check(CLI::PositiveNumber);
@@ -81,45 +91,52 @@ int main(int argc, char** argv) {
           "boundary over which the target's head is taken for its word (default: the one after the last block, the only right one; others "
           "show what a trainer does that mistakes a late block for it)")
       ->check(CLI::NonNegativeNumber);
-  drafter->add_option("--draft-vocab", o.draft_vocab, "size of the draft vocabulary: the answers' most frequent tokens")
-      ->check(CLI::PositiveNumber)
+  auto* vocab = drafter->add_option("--draft-vocab", o.draft_vocab, "size of the draft vocabulary: the answers' most frequent tokens")
+                    ->check(CLI::PositiveNumber)
+                    ->excludes(from);
+  drafter
+      ->add_option("--draft-coverage", o.draft_coverage,
+                   "in place of its size, the share of the training answers' tokens that it covers, e.g. 0.98: the smallest that does, "
+                   "rounded up to a multiple of 64")
+      ->check(CLI::Range(0.01, 1.0))
+      ->excludes(from)
+      ->excludes(vocab);
+  add_choice<aerie::FeatureNorm>(
+      *drafter, "--feature-norm", o.feature_norm, "RMSNorm before fc: none, over the concat, or one per tap",
+      {{"none", aerie::FeatureNorm::kNone}, {"concat", aerie::FeatureNorm::kConcat}, {"per-tap", aerie::FeatureNorm::kPerTap}})
       ->excludes(from);
-  drafter->add_option("--feature-norm", o.feature_norm, "RMSNorm before fc: none, over the concat, or one per tap")
-      ->transform(CLI::CheckedTransformer(std::map<std::string, aerie::FeatureNorm>{
-          {"none", aerie::FeatureNorm::kNone}, {"concat", aerie::FeatureNorm::kConcat}, {"per-tap", aerie::FeatureNorm::kPerTap}}))
-      ->default_str("concat")
-      ->excludes(from);
-  drafter->add_option("--feedback", o.feedback, "state fed to the next step: before or after the last norm")
-      ->transform(CLI::CheckedTransformer(
-          std::map<std::string, aerie::Feedback>{{"pre", aerie::Feedback::kPreNorm}, {"post", aerie::Feedback::kPostNorm}}))
-      ->default_str("post")
+  add_choice<aerie::Feedback>(*drafter, "--feedback", o.feedback, "state fed to the next step: before or after the last norm",
+                              {{"pre", aerie::Feedback::kPreNorm}, {"post", aerie::Feedback::kPostNorm}})
       ->excludes(from);
   drafter->add_flag("--norm-before-residual", o.norm_before_residual, "the residual is the normed feature")->excludes(from);
-  drafter
-      ->add_option("--head", o.head,
-                   "warm: the target's rows, trained at 0.1 of --lr; frozen: the target's rows; free: random (with --from its own rows, "
-                   "free: at the full --lr)")
-      ->transform(CLI::CheckedTransformer(
-          std::map<std::string, HeadMode>{{"warm", HeadMode::kWarm}, {"frozen", HeadMode::kFrozen}, {"free", HeadMode::kFree}}))
-      ->default_str("warm");
+  add_choice<HeadMode>(
+      *drafter, "--head", o.head,
+      "warm: the target's rows, trained at 0.1 of --lr; frozen: the target's rows; free: random (with --from its own rows, "
+      "free: at the full --lr)",
+      {{"warm", HeadMode::kWarm}, {"frozen", HeadMode::kFrozen}, {"free", HeadMode::kFree}});
 
   auto* recipe = app.add_option_group("Recipe");
   recipe->add_option("--ttt-steps", o.ttt_steps, "unrolled steps: the draft length to train for")
       ->check(CLI::Range(1, aerie::train::kMaxTttSteps));
-  recipe
-      ->add_option(
-          "--loss", o.loss,
-          "of a row, against the target's distribution over the draft vocabulary: kl (whose gradient is that of soft cross entropy), "
-          "or lk-hybrid, which goes over to the total variation where the two overlap")
-      ->transform(CLI::CheckedTransformer(std::map<std::string, Loss>{{"kl", Loss::kKl}, {"lk-hybrid", Loss::kLkHybrid}}))
-      ->default_str("kl");
+  add_choice<Loss>(
+      *recipe, "--loss", o.loss,
+      "of a row, against the target's distribution over the draft vocabulary: kl (whose gradient is that of soft cross entropy), "
+      "or lk-hybrid, which goes over to the total variation where the two overlap",
+      {{"kl", Loss::kKl}, {"lk-hybrid", Loss::kLkHybrid}});
   recipe
       ->add_option("--teacher-temperature", o.teacher_temperature,
                    "of the target's distribution; below 1 it is sharpened towards its argmax")
       ->check(CLI::Range(0.05, 10.0));
-  recipe->add_option("--optimizer", o.optimizer, "muon for the matrices but the head and AdamW for the rest, or adamw for all")
-      ->transform(CLI::CheckedTransformer(std::map<std::string, Optimizer>{{"adamw", Optimizer::kAdamW}, {"muon", Optimizer::kMuon}}))
-      ->default_str("adamw");
+  recipe
+      ->add_option("--noise", o.noise,
+                   "every value of the drafter's feature is moved by a random number from -S to S, in training only; 0 = none")
+      ->check(CLI::NonNegativeNumber);
+  recipe
+      ->add_option("--anchors", o.anchors,
+                   "rows of a conversation, drawn anew in every epoch, at which the steps after the first are unrolled; 0 = all")
+      ->check(CLI::NonNegativeNumber);
+  add_choice<Optimizer>(*recipe, "--optimizer", o.optimizer, "muon for the matrices but the head and AdamW for the rest, or adamw for all",
+                        {{"adamw", Optimizer::kAdamW}, {"muon", Optimizer::kMuon}});
   recipe->add_option("--step-decay", o.step_decay, "weight of step s is decay^s, normalised")->check(CLI::Range(0.01, 1.0));
   recipe->add_option("--tokens-per-step", o.tokens_per_step, "tokens of conversations per optimiser step")->check(CLI::PositiveNumber);
   recipe->add_option("--row-length", o.row_length, "tokens packed into one row; longer conversations are left out")
@@ -139,10 +156,8 @@ int main(int argc, char** argv) {
   machine->add_option("--threads", o.threads, "threads; 0 = all CPUs this process may use")->check(CLI::Range(0, 1024));
   machine->add_option("--device", o.device,
                       "where the weights are trained: cpu, cuda or cuda:NUMBER, for which a LibTorch with CUDA has to be linked");
-  machine->add_option("--precision", o.precision, "of matrix products: auto takes bf16 where the CPU has it, and on CUDA")
-      ->transform(CLI::CheckedTransformer(std::map<std::string, MatmulPrecision>{
-          {"auto", MatmulPrecision::kAuto}, {"bf16", MatmulPrecision::kBf16}, {"f32", MatmulPrecision::kFloat32}}))
-      ->default_str("auto");
+  add_choice<MatmulPrecision>(*machine, "--precision", o.precision, "of matrix products: auto takes bf16 where the CPU has it, and on CUDA",
+                              {{"auto", MatmulPrecision::kAuto}, {"bf16", MatmulPrecision::kBf16}, {"f32", MatmulPrecision::kFloat32}});
   machine
       ->add_option("--rank-timeout", o.rank_timeout_seconds,
                    "seconds without a sign of life after which a process of several (RANK, WORLD_SIZE, MASTER_ADDR, MASTER_PORT) is lost")

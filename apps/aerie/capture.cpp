@@ -34,7 +34,7 @@ Status run_capture(CaptureFlags& flags) {
 }  // namespace
 
 void add_capture(CLI::App& app, Work& work) {
-  auto* command = app.add_subcommand("capture", "answer prompts greedily and store the target's hidden states");
+  auto* command = app.add_subcommand("capture", "answer prompts and store the target's hidden states");
   auto flags = std::make_shared<CaptureFlags>();
   CaptureOptions& c = flags->capture;
   flags->model.add_to(*command, false);
@@ -43,6 +43,14 @@ void add_capture(CLI::App& app, Work& work) {
   command->add_option("--taps", c.taps, "boundaries to store, in order, e.g. 2,15,27 (default: 2, N/2, N-3)")
       ->delimiter(',')
       ->check(CLI::NonNegativeNumber);
+  auto* temperature = command
+                          ->add_option("--temperature", c.temperatures,
+                                       "answers are drawn from the target's whole distribution at this temperature, 0 = greedy; of "
+                                       "several, e.g. 0,0.7,1, prompt i takes the (i mod count)-th")
+                          ->delimiter(',')
+                          ->check(CLI::Range(0.0, 100.0))
+                          ->capture_default_str();
+  command->add_option("--seed", c.seed, "of what is drawn")->needs(temperature)->capture_default_str();
   command->add_option("-n,--max-tokens", c.max_new_tokens, "tokens of one answer at most")
       ->check(CLI::PositiveNumber)
       ->capture_default_str();

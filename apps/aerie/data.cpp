@@ -36,6 +36,9 @@ Status run_check(const DataFlags& flags) {
     options.rows = flags.rows;
     options.without_mask = flags.rows.empty();  // is a finding, not a failure to look
     AERIE_ASSIGN(const auto source, TraceSource::open(folder, options));
+    if (source->manifest() != nullptr && !source->manifest()->sampled_at().empty()) {
+      spdlog::info("{}: the answers were drawn at temperature {}", folder, source->manifest()->sampled_at());
+    }
     for (size_t i = 0; i < source->size(); ++i) {
       const auto conversation = source->read(i);
       if (conversation.ok()) {

@@ -233,8 +233,9 @@ class Replay {
       }
     }
     AERIE_ASSIGN(const auto agreement, next_token_agreement(look.sample, *look.scorer, side_.tables));
-    std::vector<Finding> findings = judge_slots(agreement, taken);
-    if (!findings.empty()) {
+    const bool sampled = !look.sample.sampled_at.empty();
+    std::vector<Finding> findings = judge_slots(agreement, taken, sampled);
+    if (!findings.empty() && !sampled) {  // the cost is told against words that are all the target's own
       AERIE_ASSIGN(const TeacherCost cost,
                    teacher_cost(look.sample, *look.scorer, side_.tables, reading, best_of_slot(agreement, taken)->use, k_));
       if (cost.rows > 0) add_cost(findings.front(), cost, k_);

@@ -54,6 +54,9 @@ Status run_eval(EvalFlags& flags) {
     const TraceManifest& manifest = reader.manifest();
     AERIE_TRY(
         check_fits_target(drafter.spec(), manifest.target.hidden, manifest.target.vocab, manifest.target.blocks).with_context(folder));
+    if (const std::string at = manifest.sampled_at(); !at.empty()) {
+      spdlog::info("{}: the answers were drawn at temperature {}; a draft is right where it is the token drawn", folder, at);
+    }
     for (const int row : reader.rows()) {
       if (flags.limit > 0 && conversations >= flags.limit) break;
       AERIE_ASSIGN(const Trace trace, reader.read(row));

@@ -139,6 +139,7 @@ Expected<Sample> take_sample(const TraceSource& source, const DraftSpec& spec, c
   if (source.manifest() != nullptr) {
     const TraceTarget& target = source.manifest()->target;
     out.blocks = target.blocks;
+    out.sampled_at = source.manifest()->sampled_at();
     if (target.vocab != spec.vocab) {
       return invalid_argument("the drafter was made for a vocabulary of {} tokens, the trace's target has {}: it is of another target",
                               spec.vocab, target.vocab);
@@ -215,6 +216,9 @@ Expected<Sample> take_sample(const TraceSource& source, const DraftSpec& spec, c
   }
   out.how = fmt::format("{} of {} conversations{}: {} tokens, {} rows at which a draft can be judged", out.conversations.size(),
                         source.size(), cut_off == 0 ? "" : fmt::format(" ({} cut off)", cut_off), out.tokens, out.rows);
+  if (!out.sampled_at.empty()) {
+    out.how += fmt::format("; the answers were drawn at temperature {}, and a draft is right where it is the token drawn", out.sampled_at);
+  }
   return out;
 }
 

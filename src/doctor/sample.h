@@ -28,7 +28,8 @@ struct Sample {
   std::vector<Conversation> conversations;  // each has at least one row at which a cycle can stand
   std::vector<StateSlot> slots;
   int hidden = 0;
-  int blocks = 0;  // N of the target, 0 where the trace does not say it
+  int blocks = 0;          // N of the target, 0 where the trace does not say it
+  std::string sampled_at;  // temperatures that the answers were drawn at; empty: greedily, or the trace does not say it
   int64_t tokens = 0;
   int64_t rows = 0;                  // at which a cycle can stand
   size_t available = 0;              // conversations that the trace holds

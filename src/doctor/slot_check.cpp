@@ -146,7 +146,7 @@ const SlotAgreement* best_of_slot(const std::vector<SlotAgreement>& slots, int s
   return it == slots.end() ? nullptr : &*it;
 }
 
-std::vector<Finding> judge_slots(const std::vector<SlotAgreement>& slots, int final_slot) {
+std::vector<Finding> judge_slots(const std::vector<SlotAgreement>& slots, int final_slot, bool sampled) {
   const auto percent = [](double share) { return fmt::format("{:.1f} %", 100 * share); };
   const SlotAgreement* it = best_of_slot(slots, final_slot);
   if (it == nullptr || it->agreement.high >= kGreedyShare) return {};
@@ -160,6 +160,7 @@ std::vector<Finding> judge_slots(const std::vector<SlotAgreement>& slots, int fi
              "train with " +
                  best.name}};
   }
+  if (sampled) return {};
   return {{Severity::kWarning, "final-state-is-not-final",
            text + ", where text that the target wrote greedily gives nearly all: it is an earlier block, another target's, or the text was "
                   "sampled or "

@@ -38,8 +38,9 @@ Expected<TeacherCost> teacher_cost(const Sample& sample, ReadingScorer& scorer, 
 /// The better of a slot's readings, with and without the final norm; null where it was not looked at.
 const SlotAgreement* best_of_slot(const std::vector<SlotAgreement>& slots, int slot);
 
-/// `final_slot` is the one that was taken for the final state: by the trace, or by whoever trained.
-std::vector<Finding> judge_slots(const std::vector<SlotAgreement>& slots, int final_slot);
+/// `final_slot` is the one that was taken for the final state: by the trace, or by whoever trained. `sampled`: the answers are known to
+/// have been drawn, so that even the right state does not give all of them, and only a better one is held against it.
+std::vector<Finding> judge_slots(const std::vector<SlotAgreement>& slots, int final_slot, bool sampled = false);
 /// Adds what it costs to the finding of judge_slots.
 void add_cost(Finding& finding, const TeacherCost& cost, int k);
 ReportSection describe(const std::vector<SlotAgreement>& slots);

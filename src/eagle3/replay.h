@@ -11,7 +11,8 @@
 // the target's own token of that cycle. No cycle starts with token b. An engine that cuts its output at a stop token or a limit
 // must count in the same way: accepted = emitted - 1.
 //
-// The walk is exact for greedily generated answers: while the drafts match, the tokens fed to the drafter are the captured ones.
+// The walk is exact for greedily generated answers: while the drafts match, the tokens fed to the drafter are the captured ones. Over
+// answers that were drawn it has the distribution of what an engine accepts that samples at their temperature.
 #pragma once
 
 #include <cstdint>

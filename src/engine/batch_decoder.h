@@ -1,4 +1,4 @@
-// Greedy decoding of many sequences in one forward after another: a row of every running sequence, and prompt rows in between.
+// Decoding of many sequences, greedy or sampled, in one forward after another: a row of every running sequence, and prompt rows in between.
 #pragma once
 
 #include <cstdint>
@@ -7,6 +7,7 @@
 
 #include "base/status.h"
 #include "engine/runtime.h"
+#include "engine/sampler.h"
 
 namespace aerie {
 
@@ -19,7 +20,7 @@ class BatchDecoder {
 
   int slots() const { return static_cast<int>(slots_.size()); }
   /// Starts a new sequence in `slot`; there must be room for `max_length` tokens in the model's context.
-  Status start(int slot, std::span<const int32_t> tokens, int max_length);
+  Status start(int slot, std::span<const int32_t> tokens, int max_length, const Sampling& sampling = {});
   /// Adds tokens to a slot's sequence.
   void append(int slot, std::span<const int32_t> tokens);
   const std::vector<int32_t>& tokens(int slot) const { return slots_[static_cast<size_t>(slot)].tokens; }
@@ -31,7 +32,7 @@ class BatchDecoder {
     int position = 0;  // of the first row
     int rows = 0;
     const uint16_t* features = nullptr;  // bf16 [rows, taps * hidden], valid until the next step
-    int32_t next = -1;                   // the best token after the sequence, or -1 while some of its tokens are still to be computed
+    int32_t next = -1;                   // the token after the sequence, or -1 while some of its tokens are still to be computed
   };
   /// Computes the next rows of all active slots that have any; an empty result means that none had.
   Expected<std::span<const Result>> step();
@@ -41,8 +42,11 @@ class BatchDecoder {
     explicit Slot(KvCache cache) : kv(std::move(cache)) {}
     KvCache kv;
     std::vector<int32_t> tokens;
+    Sampling sampling;
     bool active = false;
   };
+  void sample();
+
   Runtime& runtime_;
   int row_budget_;
   std::vector<int> taps_;
@@ -50,6 +54,8 @@ class BatchDecoder {
   std::vector<TargetRow> rows_;
   std::vector<int> logit_rows_;
   std::vector<int32_t> best_;
+  std::vector<float> logits_;  // of the logit rows, where one of their sequences is sampled
+  std::vector<int> sampled_;   // the slot of each logit row, -1 where the best token is taken
   std::vector<uint16_t> features_;
   std::vector<Result> results_;
   size_t first_slot_ = 0;  // who is served first when the budget is short: turns round

@@ -1,10 +1,14 @@
 #include "engine/capture.h"
 
+#include <fmt/ranges.h>
+
 #include <algorithm>
 #include <chrono>
+#include <cmath>
 #include <deque>
 
 #include "base/file_io.h"
+#include "base/random.h"
 #include "eagle3/layer_ids.h"
 #include "engine/batch_decoder.h"
 
@@ -118,7 +122,9 @@ Status Capture::begin_next(int slot) {
       ++progress_.skipped;
       continue;
     }
-    AERIE_TRY(decoder_.start(slot, tokens, options_.max_length));
+    const size_t row = static_cast<size_t>(c.row);
+    const Sampling sampling{options_.temperatures[row % options_.temperatures.size()], random_stream({options_.seed, row})};
+    AERIE_TRY(decoder_.start(slot, tokens, options_.max_length, sampling));
     c.trace.slots = writer_.manifest().slots();
     c.trace.hidden = runtime_.target().config().hidden;
     c.trace.tokens = tokens;
@@ -198,6 +204,10 @@ Expected<CaptureProgress> capture(Runtime& runtime, const std::vector<Prompt>& p
                             options.row_budget);
   }
   if (options.max_new_tokens < 1 || options.max_length < 3) return invalid_argument("answers and conversations need room for tokens");
+  if (options.temperatures.empty()) return invalid_argument("a temperature is needed, 0 for greedy answers");
+  for (const double temperature : options.temperatures) {
+    if (!std::isfinite(temperature) || temperature < 0) return invalid_argument("{} is no temperature", temperature);
+  }
   if (options.taps.empty() && config.blocks < 6) {
     return invalid_argument("the default taps 2, N/2 and N-3 need a target of 6 blocks or more, this one has {}: give --taps",
                             config.blocks);
@@ -213,6 +223,11 @@ Expected<CaptureProgress> capture(Runtime& runtime, const std::vector<Prompt>& p
   manifest.generation = {{"decoding", "greedy"},
                          {"max_new_tokens", std::to_string(options.max_new_tokens)},
                          {"max_length", std::to_string(options.max_length)}};
+  if (std::ranges::any_of(options.temperatures, [](double temperature) { return temperature > 0; })) {
+    manifest.generation["decoding"] = "sampled";
+    manifest.generation["temperature"] = fmt::format("{}", fmt::join(options.temperatures, ","));
+    manifest.generation["seed"] = std::to_string(options.seed);
+  }
   AERIE_ASSIGN(TraceWriter writer, TraceWriter::open(options.out, manifest));
   return Capture(runtime, prompts, options, std::move(writer)).run(on_progress);
 }

@@ -1,4 +1,4 @@
-// Capture: the target answers prompts greedily, many at a time, and its states are stored as traces.
+// Capture: the target answers prompts, many at a time, and its states are stored as traces.
 #pragma once
 
 #include <atomic>
@@ -16,6 +16,8 @@ namespace aerie {
 struct CaptureOptions {
   std::string out;                            // trace folder: created, or continued if it comes from the same target, taps and settings
   std::vector<int> taps;                      // empty: the boundaries 2, N/2 and N-3
+  std::vector<double> temperatures = {0};     // prompt i is answered at the (i mod count)-th; 0: greedily
+  uint64_t seed = 1;                          // of what is drawn at the others: with the prompt's number and the position it says what
   int max_new_tokens = 256;                   // of one answer
   int max_length = 1024;                      // of one conversation; prompts that leave no room for an answer are left out
   int slots = 32;                             // conversations that are generated together; has no influence on what is stored

@@ -131,6 +131,12 @@ std::optional<int> TraceManifest::slot_of(int boundary) const {
   return static_cast<int>(at - taps.begin());
 }
 
+std::string TraceManifest::sampled_at() const {
+  const auto decoding = generation.find("decoding"), temperature = generation.find("temperature");
+  if (decoding == generation.end() || decoding->second != "sampled" || temperature == generation.end()) return "";
+  return temperature->second;
+}
+
 std::string TraceManifest::to_json() const {
   OrderedJson source = source_json(*this);
   OrderedJson root = {{"format_version", kFormatVersion}, {"target", {{"name", target.name}}}};

@@ -39,12 +39,14 @@ struct TraceManifest {
   std::string template_sha256;  // of the chat template's text; 64 lower-case hex digits
   std::string precision;        // of weights, activations and KV cache, e.g. "weights Q4_1, kv F32"
   std::string aerie_version;
-  std::map<std::string, std::string> generation;  // e.g. {"temperature", "0"}
+  std::map<std::string, std::string> generation;  // e.g. {"decoding", "greedy"}
 
   /// States per position: the taps and boundary N.
   int slots() const { return static_cast<int>(taps.size()) + 1; }
   /// The slot that holds a boundary, none if it was not captured. The last slot is boundary N, whether or not it is also among the taps.
   std::optional<int> slot_of(int boundary) const;
+  /// The temperatures that the answers were drawn at, e.g. "0,0.7,1"; empty: greedily. Their tokens are not the target's best ones.
+  std::string sampled_at() const;
 
   std::string to_json() const;
   /// kCorrupt names the key, what was expected and what was found; another format version is kUnsupported.

@@ -2,15 +2,17 @@
 
 #include <algorithm>
 
+#include "base/random.h"
 #include "eagle3/replay.h"
 
 namespace aerie::train {
 namespace {
 
-/// Appends the rows [first, first + count) of a document as runs; they take the places from `begin` on.
-void add_runs(std::vector<RowRun>& runs, int64_t document, int64_t first, int64_t begin, int64_t count) {
-  for (int64_t done = 0; done < count; done += kMaxRun) {
-    runs.push_back({document, first + done, begin + done, std::min(kMaxRun, count - done)});
+/// Makes runs of the rows that a document has added to step `s`: those from the place `begin` on.
+void add_runs(StepPlan& plan, int64_t document, int64_t begin, int64_t s) {
+  const int64_t end = static_cast<int64_t>(plan.positions.size());
+  for (; begin < end; begin += kMaxRun) {
+    plan.runs.push_back({document, plan.positions[static_cast<size_t>(begin)] - s, begin, std::min(kMaxRun, end - begin)});
   }
 }
 
@@ -21,16 +23,36 @@ struct LiveRow {
   int64_t teacher = 0;  // of its step 0
 };
 
+/// Keeps `anchors` of the rows, drawn at random, in their order.
+void keep_anchors(std::vector<LiveRow>& rows, int anchors, uint64_t stream) {
+  if (anchors <= 0 || rows.size() <= static_cast<size_t>(anchors)) return;
+  std::vector<uint32_t> kept = shuffled(static_cast<uint32_t>(rows.size()), stream);
+  kept.resize(static_cast<size_t>(anchors));
+  std::ranges::sort(kept);
+  for (size_t n = 0; n < kept.size(); ++n) rows[n] = rows[kept[n]];
+  rows.resize(kept.size());
+}
+
+void add_noise(std::span<uint16_t> values, double noise, uint64_t stream) {
+  for (uint16_t& value : values) {
+    const double move = noise * (2 * next_uniform(stream) - 1);
+    value = f32_to_bf16(static_cast<float>(static_cast<double>(bf16_to_f32(value)) + move));
+  }
+}
+
 }  // namespace
 
-PackedBatch pack_documents(std::span<const Trace> documents, int steps, std::span<const int32_t> to_draft) {
+PackedBatch pack_documents(std::span<const Trace> documents, int steps, std::span<const int32_t> to_draft, const Draws& draws,
+                           std::span<const uint32_t> numbers) {
   PackedBatch batch;
   batch.steps.resize(static_cast<size_t>(steps));
   int64_t teachers = 0;
   size_t states = 0;
   for (const Trace& document : documents) states += document.states.size();
   batch.features.reserve(states);
-  for (const Trace& document : documents) {
+  for (size_t d = 0; d < documents.size(); ++d) {
+    const Trace& document = documents[d];
+    const uint64_t number = numbers.empty() ? d : numbers[d], epoch = static_cast<uint64_t>(draws.epoch);
     const std::vector<ReplayStart> starts = find_starts(document.mask, steps);
     if (starts.empty()) continue;
     const size_t feature_width = static_cast<size_t>(document.slots - 1) * static_cast<size_t>(document.hidden);
@@ -46,8 +68,11 @@ PackedBatch pack_documents(std::span<const Trace> documents, int steps, std::spa
       first.positions.push_back(i);
       const uint16_t* feature = document.state(static_cast<size_t>(i), 0).data();  // the taps stand side by side
       batch.features.insert(batch.features.end(), feature, feature + feature_width);
+      if (draws.noise == 0) continue;
+      add_noise(std::span(batch.features).last(feature_width), draws.noise,
+                random_stream({draws.seed, epoch, number, static_cast<uint64_t>(i)}));
     }
-    add_runs(first.runs, id, 0, base, rows);
+    add_runs(first, id, base, 0);
 
     std::vector<LiveRow> live;
     for (const ReplayStart& start : starts) {
@@ -58,19 +83,14 @@ PackedBatch pack_documents(std::span<const Trace> documents, int steps, std::spa
     for (int s = 0; s < steps; ++s) {
       StepPlan& plan = batch.steps[static_cast<size_t>(s)];
       std::erase_if(live, [s](const LiveRow& row) { return row.available <= s; });
-      int64_t run_begin = static_cast<int64_t>(plan.tokens.size());
-      for (size_t n = 0; n < live.size(); ++n) {
-        LiveRow& row = live[n];
+      if (s == 1) keep_anchors(live, draws.anchors, random_stream({draws.seed, epoch, number}));
+      const int64_t begin = static_cast<int64_t>(plan.tokens.size());
+      for (LiveRow& row : live) {
         if (s > 0) {
           plan.parents.push_back(row.place);
           row.place = static_cast<int64_t>(plan.tokens.size());
           plan.tokens.push_back(document.tokens[static_cast<size_t>(row.row + 1 + s)]);
           plan.positions.push_back(row.row + s);
-          if (n + 1 == live.size() || live[n + 1].row != row.row + 1) {  // the end of consecutive rows
-            const int64_t end = static_cast<int64_t>(plan.tokens.size());
-            add_runs(plan.runs, id, row.row + 1 - (end - run_begin), run_begin, end - run_begin);
-            run_begin = end;
-          }
         }
         ++plan.supervised;
         const int32_t label = to_draft[static_cast<size_t>(document.tokens[static_cast<size_t>(row.row + 2 + s)])];
@@ -79,6 +99,7 @@ PackedBatch pack_documents(std::span<const Trace> documents, int steps, std::spa
         plan.teachers.push_back(row.teacher + s);  // the rows of one answer follow each other, and so do their teachers
         plan.labels.push_back(label);
       }
+      if (s > 0) add_runs(plan, id, begin, s);
     }
   }
   return batch;
@@ -114,7 +135,7 @@ std::vector<std::vector<uint32_t>> pack_rows(std::span<const Conversation> conve
 }
 
 Expected<std::vector<PackedBatch>> load_step(const Dataset& data, std::span<const uint32_t> chosen, int64_t row_length, int steps,
-                                             std::span<const int32_t> to_draft, RowShare share) {
+                                             std::span<const int32_t> to_draft, const Draws& draws, RowShare share) {
   std::vector<PackedBatch> batches;
   const auto rows = pack_rows(data.training(), chosen, row_length);
   for (size_t r = static_cast<size_t>(share.first); r < rows.size(); r += static_cast<size_t>(share.of)) {
@@ -123,7 +144,7 @@ Expected<std::vector<PackedBatch>> load_step(const Dataset& data, std::span<cons
       AERIE_ASSIGN(Trace document, data.read(data.training()[index]));
       documents.push_back(std::move(document));
     }
-    batches.push_back(pack_documents(documents, steps, to_draft));
+    batches.push_back(pack_documents(documents, steps, to_draft, draws, rows[r]));
     pad_rows(batches.back());
   }
   return batches;

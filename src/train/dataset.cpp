@@ -7,20 +7,36 @@
 #include <numeric>
 #include <set>
 
+#include "base/random.h"
 #include "eagle3/replay.h"
+#include "train/row_ops.h"
 
 namespace aerie::train {
 namespace {
 
 constexpr uint64_t kHoldoutSeed = 0x61657269;
 
-/// SplitMix64 (https://prng.di.unimi.it/splitmix64.c): the standard library's shuffle differs between implementations.
-uint64_t next_random(uint64_t& state) {
-  uint64_t z = (state += 0x9e3779b97f4a7c15u);
-  z = (z ^ (z >> 30)) * 0xbf58476d1ce4e5b9u;
-  z = (z ^ (z >> 27)) * 0x94d049bb133111ebu;
-  return z ^ (z >> 31);
+/// How often each token of the target occurs in the training answers [vocab].
+std::vector<int64_t> count_answers(std::span<const Conversation> conversations, int vocab) {
+  std::vector<int64_t> counts(static_cast<size_t>(vocab), 0);
+  for (const Conversation& conversation : conversations) {
+    for (size_t i = 0; i < conversation.tokens.size(); ++i) {
+      if (conversation.mask[i] != 0) ++counts[static_cast<size_t>(conversation.tokens[i])];
+    }
+  }
+  return counts;
 }
+
+/// The tokens, the most frequent first, the lowest id among equals.
+std::vector<int32_t> by_frequency(const std::vector<int64_t>& counts) {
+  std::vector<int32_t> ids(counts.size());
+  std::iota(ids.begin(), ids.end(), 0);
+  std::stable_sort(ids.begin(), ids.end(),
+                   [&](int32_t a, int32_t b) { return counts[static_cast<size_t>(a)] > counts[static_cast<size_t>(b)]; });
+  return ids;
+}
+
+int64_t sum_of(const std::vector<int64_t>& counts) { return std::accumulate(counts.begin(), counts.end(), int64_t{0}); }
 
 }  // namespace
 
@@ -117,6 +133,9 @@ Expected<Dataset> Dataset::open(const std::vector<std::string>& folders, const D
   for (size_t folder = 0; folder < folders.size(); ++folder) {
     AERIE_TRY(data.add_source(folders[folder], options));
     const TraceSource& source = *data.sources_.back();
+    if (const std::string at = source.manifest() != nullptr ? source.manifest()->sampled_at() : ""; !at.empty()) {
+      data.report_.sampled.push_back(fmt::format("{} (temperature {})", folders[folder], at));
+    }
     for (size_t row = 0; row < source.size(); ++row) {
       ++rows;
       Expected<aerie::Conversation> stored = source.read(row);
@@ -183,25 +202,36 @@ int64_t Dataset::training_tokens() const {
 Expected<std::vector<int32_t>> choose_draft_vocab(std::span<const Conversation> conversations, int size, int vocab,
                                                   std::span<const int32_t> always) {
   if (size <= 0 || size > vocab) return invalid_argument("a draft vocabulary of {} is not between 1 and the target's {}", size, vocab);
-  std::vector<int64_t> counts(static_cast<size_t>(vocab), 0);
-  for (const Conversation& conversation : conversations) {
-    for (size_t i = 0; i < conversation.tokens.size(); ++i) {
-      if (conversation.mask[i] != 0) ++counts[static_cast<size_t>(conversation.tokens[i])];
-    }
-  }
-  std::vector<int32_t> ids(static_cast<size_t>(vocab));
-  std::iota(ids.begin(), ids.end(), 0);
-  std::stable_sort(ids.begin(), ids.end(),
-                   [&](int32_t a, int32_t b) { return counts[static_cast<size_t>(a)] > counts[static_cast<size_t>(b)]; });
   std::set<int32_t> chosen(always.begin(), always.end());
   if (chosen.size() > static_cast<size_t>(size)) {
     return invalid_argument("a draft vocabulary of {} cannot hold the {} end tokens", size, chosen.size());
   }
-  for (const int32_t id : ids) {
+  for (const int32_t id : by_frequency(count_answers(conversations, vocab))) {
     if (chosen.size() == static_cast<size_t>(size)) break;
     chosen.insert(id);
   }
   return std::vector<int32_t>(chosen.begin(), chosen.end());
+}
+
+int draft_vocab_for(std::span<const Conversation> conversations, double share, int vocab, std::span<const int32_t> always) {
+  const std::vector<int64_t> counts = count_answers(conversations, vocab);
+  const double wanted = share * static_cast<double>(sum_of(counts));
+  std::set<int32_t> chosen(always.begin(), always.end());
+  int64_t covered = 0;
+  for (const int32_t id : chosen) covered += counts[static_cast<size_t>(id)];
+  for (const int32_t id : by_frequency(counts)) {
+    if (static_cast<double>(covered) >= wanted) break;
+    if (chosen.insert(id).second) covered += counts[static_cast<size_t>(id)];
+  }
+  const auto size = static_cast<int64_t>(std::max<size_t>(chosen.size(), 1));
+  return static_cast<int>(std::min<int64_t>(rounded_up(size, kVocabStep), vocab));
+}
+
+double coverage_of(std::span<const int32_t> ids, std::span<const Conversation> conversations, int vocab) {
+  const std::vector<int64_t> counts = count_answers(conversations, vocab);
+  int64_t covered = 0;
+  for (const int32_t id : ids) covered += counts[static_cast<size_t>(id)];
+  return static_cast<double>(covered) / static_cast<double>(sum_of(counts));
 }
 
 std::vector<std::vector<uint32_t>> plan_epoch(std::span<const Conversation> conversations, int64_t tokens_per_step, uint64_t seed,

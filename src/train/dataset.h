@@ -36,6 +36,7 @@ struct DatasetOptions {
 struct DatasetReport {
   int64_t too_long = 0;
   int64_t nothing_supervised = 0;       // no answer of two tokens or more
+  std::vector<std::string> sampled;     // folders whose answers were drawn, and at which temperatures
   std::vector<std::string> unreadable;  // why, with the file's name: NaN or infinity among the states, a broken file
 };
 
@@ -85,6 +86,11 @@ class Dataset {
 /// unused ids where there are not enough, `always` included in any case; ascending. Refused: size of 0 or above `vocab`.
 Expected<std::vector<int32_t>> choose_draft_vocab(std::span<const Conversation> conversations, int size, int vocab,
                                                   std::span<const int32_t> always);
+/// The smallest size of it that covers `share` of the training answers' tokens, rounded up to a multiple of kVocabStep, `vocab` at most.
+int draft_vocab_for(std::span<const Conversation> conversations, double share, int vocab, std::span<const int32_t> always);
+inline constexpr int kVocabStep = 64;
+/// The share of the training answers' tokens that these ids make up.
+double coverage_of(std::span<const int32_t> ids, std::span<const Conversation> conversations, int vocab);
 
 /// The conversations of each optimiser step of one epoch: shuffled by (seed, epoch), at least `tokens_per_step` tokens each. A
 /// last step of less than half of that joins the one before.

@@ -1,6 +1,7 @@
 #include "train/recipe.h"
 
 #include <ATen/detail/CUDAHooksInterface.h>
+#include <spdlog/spdlog.h>
 
 #include <charconv>
 #include <cstdlib>
@@ -68,8 +69,10 @@ Expected<DraftSpec> make_spec(const TrainOptions& o, const TargetTensors& target
   spec.own_embedding = false;
   spec.own_head = true;
   spec.vocab = c.vocab;
-  spec.draft_vocab = o.draft_vocab;
-  AERIE_ASSIGN(spec.d2t, choose_draft_vocab(data.training(), o.draft_vocab, c.vocab, target.end_tokens));
+  spec.draft_vocab = o.draft_coverage ? draft_vocab_for(data.training(), *o.draft_coverage, c.vocab, target.end_tokens) : o.draft_vocab;
+  AERIE_ASSIGN(spec.d2t, choose_draft_vocab(data.training(), spec.draft_vocab, c.vocab, target.end_tokens));
+  spdlog::info("a draft vocabulary of {} tokens, which covers {:.2f} % of the training answers", spec.draft_vocab,
+               100 * coverage_of(spec.d2t, data.training(), c.vocab));
   AERIE_TRY(spec.validate());
   return spec;
 }
@@ -111,6 +114,9 @@ nlohmann::json recipe_of(const TrainOptions& o, const DraftSpec& spec, const Dat
                         {"bf16", precision == MatmulPrecision::kBf16}};
   if (o.device != "cpu") out["device"] = "cuda";
   if (data.taps() != data.manifest().taps) out["taps"] = data.taps();
+  if (o.draft_coverage) out["draft_coverage"] = *o.draft_coverage;
+  if (o.noise != 0) out["noise"] = o.noise;
+  if (o.anchors != 0) out["anchors"] = o.anchors;
   if (data.teacher() != data.manifest().target.blocks) out["teacher_boundary"] = data.teacher();
   return out;
 }

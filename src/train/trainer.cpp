@@ -78,6 +78,7 @@ class Trainer {
   Status save_checkpoint(const DraftValues& values);
   void plan(int64_t epoch);
   void start_loading();
+  Draws draws(int64_t epoch) const { return {o_.noise, o_.anchors, o_.seed, epoch}; }
   double elapsed() const { return state_.seconds + seconds_since(started_); }
   double run_progress() const;
   bool finished() const;
@@ -139,6 +140,8 @@ Status Trainer::prepare() {
   }
   const DatasetReport& report = data_->report();
   for (const std::string& why : report.unreadable) spdlog::warn("left out: {}", why);
+  for (const std::string& folder : report.sampled)
+    spdlog::info("the answers of {} were drawn: accuracy and acceptance count matches with the token drawn", folder);
   if (report.too_long > 0) spdlog::warn("left out {} conversations longer than {} tokens (--row-length)", report.too_long, o_.row_length);
   if (report.nothing_supervised > 0) spdlog::warn("left out {} conversations without an answer to train on", report.nothing_supervised);
   AERIE_ASSIGN(const StatesCheck states, check_states(*data_, target_));
@@ -260,10 +263,11 @@ Status Trainer::restore(const std::string& path) {
   if (!state.is_object() || !state.contains("recipe") || !state["recipe"].is_object() || !state.contains("run")) {
     return corrupt("{}: expected the state of a training run in its metadata", path);
   }
-  for (const auto& [key, value] : recipe_.items()) {
-    const json before = state["recipe"].value(key, json());
-    if (before != value)
-      return invalid_argument("{}: the run was started with {} {}, now it is {}", path, key, before.dump(), value.dump());
+  json either = state["recipe"];  // what only one of the two says is at its default in the other
+  either.update(recipe_);
+  for (const auto& [key, unused] : either.items()) {
+    const json before = state["recipe"].value(key, json()), now = recipe_.value(key, json());
+    if (before != now) return invalid_argument("{}: the run was started with {} {}, now it is {}", path, key, before.dump(), now.dump());
   }
   const json& run = state["run"];
   try {
@@ -348,8 +352,8 @@ void Trainer::start_loading() {
   plan(state_.epoch);
   loading_ = {state_.epoch, state_.in_epoch};
   const std::vector<uint32_t> chosen = epoch_steps_[static_cast<size_t>(state_.in_epoch)];
-  next_ = std::async(std::launch::async, [this, chosen] {
-    return load_step(*data_, chosen, o_.row_length, o_.ttt_steps, to_draft_, {ranks_.rank(), ranks_.size()});
+  next_ = std::async(std::launch::async, [this, chosen, drawn = draws(state_.epoch)] {
+    return load_step(*data_, chosen, o_.row_length, o_.ttt_steps, to_draft_, drawn, {ranks_.rank(), ranks_.size()});
   });
   if (static_cast<size_t>(++state_.in_epoch) < epoch_steps_.size()) return;
   state_.in_epoch = 0;
@@ -456,7 +460,8 @@ Status Trainer::tell_plan() {
   int64_t counted = 0;
   const size_t steps = std::min(kSteps, epoch_steps_.size());
   for (size_t i = 0; i < steps; ++i) {
-    AERIE_ASSIGN(const std::vector<PackedBatch> batches, load_step(*data_, epoch_steps_[i], o_.row_length, o_.ttt_steps, to_draft_));
+    AERIE_ASSIGN(const std::vector<PackedBatch> batches,
+                 load_step(*data_, epoch_steps_[i], o_.row_length, o_.ttt_steps, to_draft_, draws(0)));
     const Clock::time_point start = Clock::now();
     int64_t tokens = 0;
     AERIE_ASSIGN(const StepReport report, gradients(batches, tokens));

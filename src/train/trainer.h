@@ -42,12 +42,15 @@ struct TrainOptions {
   bool norm_before_residual = false;
   HeadMode head = HeadMode::kWarm;
   int draft_vocab = 8192;
+  std::optional<double> draft_coverage;  // the share of the answers' tokens that the draft vocabulary covers, in place of its size
 
   int ttt_steps = 3;
   Loss loss = Loss::kKl;
   double teacher_temperature = 1.0;
   Optimizer optimizer = Optimizer::kMuon;
   double step_decay = 0.8;
+  double noise = 0;  // see Draws
+  int anchors = 0;
   int64_t epochs = 5;
   int64_t max_steps = 0;          // 0 = no limit
   double time_limit_minutes = 0;  // 0 = no limit

@@ -22,11 +22,16 @@ using torch::autograd::variable_list;
 // multiplied by weights of zero.
 constexpr int64_t kRowStep = 32, kKeyStep = 64;
 
+/// Which of a block's keys one of its rows sees: [first, end).
+struct Visible {
+  int64_t first, end;
+};
+
 /// A run of rows and the step-0 keys it sees: those of its document from `begin` to the run's last row.
 struct Block {
-  int64_t row = 0, rows = 0;     // places in the step's list
-  int64_t key = 0, keys = 0;     // places among the step-0 rows
-  int64_t hidden_by_window = 0;  // key c is hidden from row r of the run where c < r + this
+  int64_t row = 0, rows = 0;  // places in the step's list
+  int64_t key = 0, keys = 0;  // places among the step-0 rows
+  std::vector<Visible> seen;  // by each row
   int64_t wide_rows() const { return rounded_up(rows, kRowStep); }
   int64_t wide_keys() const { return rounded_up(keys, kKeyStep); }
 };
@@ -59,26 +64,21 @@ Shape shape_of(const DraftSpec& spec, const PackedBatch& batch, const StepPlan& 
   const int64_t window = spec.sliding_window;
   shape.hidden_own = window == 0 ? 0 : std::max<int64_t>(step - window, 0);
   for (const RowRun& run : plan.runs) {
-    const int64_t oldest = run.first + step + 1 - window;  // that the run's first row sees in a window
-    const int64_t begin = window == 0 ? 0 : std::clamp<int64_t>(oldest, 0, run.first);
+    // The oldest key that a row of the document sees.
+    const auto oldest = [&](int64_t row) { return window == 0 ? 0 : std::max<int64_t>(row + step + 1 - window, 0); };
+    const int64_t begin = std::min(oldest(run.first), run.first);
     Block block;
     block.row = run.begin;
     block.rows = run.count;
     block.key = document_begin[static_cast<size_t>(run.document)] + begin;
-    block.keys = run.first + run.count - begin;
-    block.hidden_by_window = window == 0 ? -run.count : oldest - begin;
-    shape.blocks.push_back(block);
+    for (int64_t r = run.begin; r < run.begin + run.count; ++r) {
+      const int64_t row = plan.positions[static_cast<size_t>(r)] - step, end = row + 1 - begin;
+      block.seen.push_back({std::min(oldest(row) - begin, end), end});
+    }
+    block.keys = block.seen.back().end;
+    shape.blocks.push_back(std::move(block));
   }
   return shape;
-}
-
-/// Which of the block's keys its row r sees: [first, end).
-struct Visible {
-  int64_t first, end;
-};
-Visible visible(const Block& block, int64_t r) {
-  const int64_t end = block.keys - block.rows + r + 1;
-  return {std::clamp<int64_t>(r + block.hidden_by_window, 0, end), end};
 }
 
 /// Calls f(task, thread) on all threads, neighbouring tasks on different ones, since their sizes grow with their numbers. Which thread has
@@ -131,7 +131,7 @@ class Step {
       T* const w = values_of<T>(weights);
       std::vector<A> scratch(static_cast<size_t>(wide_keys));
       for (int64_t r = 0; r < block.rows; ++r) {
-        const Visible seen = visible(block, r);
+        const Visible seen = block.seen[static_cast<size_t>(r)];
         for (int64_t h = 0; h < shared; ++h) {
           const int64_t at = (block.row + r) * shape_.heads + kv_head * shared + h;
           A* own_weights = values_of<A>(p_.own_weights) + at * own_;
@@ -308,9 +308,14 @@ at::Tensor attend_plainly(const at::Tensor& q, const at::Tensor& keys, const at:
     done = block.row + block.rows;
     const at::Tensor query = by_head(q * shape.scale, block.row, block.rows).unflatten(2, {shape.shared(), shape.dim});
     const at::Tensor k = by_head(keys, block.key, block.keys), v = by_head(values, block.key, block.keys);
-    const at::Tensor row = at::arange(block.rows, q.options().dtype(at::kLong)).unsqueeze(1);
-    const at::Tensor column = at::arange(block.keys, row.options()).unsqueeze(0);
-    const at::Tensor hidden = (column > row + (block.keys - block.rows)).logical_or(column < row + block.hidden_by_window);
+    std::vector<int64_t> first, end;
+    for (const Visible& seen : block.seen) {
+      first.push_back(seen.first);
+      end.push_back(seen.end);
+    }
+    const at::Tensor column = at::arange(block.keys, q.options().dtype(at::kLong)).unsqueeze(0);
+    const at::Tensor hidden =
+        (column < index_tensor(first, q.device()).unsqueeze(1)).logical_or(column >= index_tensor(end, q.device()).unsqueeze(1));
     const at::Tensor scores = at::matmul(query.flatten(1, 2), k.transpose(1, 2)).to(q.scalar_type()).unflatten(1, {block.rows, -1});
     std::vector<at::Tensor> all = {scores.masked_fill(hidden.unsqueeze(1), -std::numeric_limits<double>::infinity())};
     const auto own_by_head = [&](const at::Tensor& x) {  // [kv_heads, n, own, width]

@@ -137,6 +137,8 @@ class Contract(unittest.TestCase):
             self.assertTrue(0 <= step["unconditional"] <= 1 and 0 <= step["conditional"] <= 1)
         self.assertTrue(0 < reply["coverage"] <= 1)
         self.refused(2, *capture, "--taps", "1,2,3", says=["taps"])
+        self.refused(2, *capture, "--temperature", "0,1", says=["generation differs", "sampled"])
+        self.refused(2, *capture, "--seed", "2", says=["--temperature"])
         self.one_sentence(self.refused(2, "eval", "-d", "smollm2", "--traces", traces, says=["embedding", "-m"]))
         # Other taps than the drafter's own are looked for among the captured ones.
         self.one_sentence(self.refused(2, "eval", "-m", "smollm2", "-d", "smollm2", "--taps", "3,15,27", "--traces", traces, says=["boundary 3"]))

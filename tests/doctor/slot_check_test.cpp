@@ -106,6 +106,7 @@ TEST_F(SlotCheck, ALateBlockIsNotTheFinalState) {
   EXPECT_EQ(findings[0].code, "final-state-is-not-final");
   EXPECT_EQ(findings[0].severity, Severity::kError);
   EXPECT_NE(findings[0].fix.find("train with boundary 8"), std::string::npos) << findings[0].fix;
+  EXPECT_EQ(judge_slots(*slots, 5, true).size(), 1u);  // a better state tells, whatever the text
 
   const auto cost = teacher_cost(sample_, scorer, target_, reading_, best_of_slot(*slots, 5)->use, 3);
   ASSERT_TRUE(cost.ok()) << cost.status().message();
@@ -142,6 +143,7 @@ TEST_F(SlotCheck, TextThatNoStateGivesIsAWarningAlone) {
   const auto findings = judge_slots(*slots, 6);
   ASSERT_EQ(findings.size(), 1u);
   EXPECT_EQ(findings[0].severity, Severity::kWarning);
+  EXPECT_TRUE(judge_slots(*slots, 6, true).empty());  // known to have been sampled
 }
 
 TEST_F(SlotCheck, CountingAgainstTheTeacherIsAnotherFigureThanCountingAgainstTheTarget) {

@@ -1,10 +1,15 @@
 // Which rows are trained, on what, and in which order: by hand-made cases.
 #include "train/batch.h"
 
+#include <gtest/gtest.h>
+#include <rapidcheck/gtest.h>
+
 #include <algorithm>
+#include <cmath>
 #include <fstream>
 #include <numeric>
 
+#include "eagle3/replay.h"
 #include "tiny_target.h"
 
 namespace aerie::train {
@@ -106,14 +111,130 @@ TEST(Packing, RunsNeverLeaveTheirDocument) {
     for (const RowRun& run : plan.runs) {
       EXPECT_EQ(run.begin, place);
       EXPECT_LE(run.count, kMaxRun);
-      EXPECT_LE(run.first + run.count, batch.document_rows[static_cast<size_t>(run.document)]);
+      int64_t last = run.first - 1;
       for (int64_t n = 0; n < run.count; ++n) {
-        EXPECT_EQ(plan.positions[static_cast<size_t>(place + n)], run.first + n + static_cast<int64_t>(s));
+        const int64_t row = plan.positions[static_cast<size_t>(place + n)] - static_cast<int64_t>(s);
+        EXPECT_TRUE(n == 0 ? row == run.first : row > last);
+        last = row;
       }
+      EXPECT_LT(last, batch.document_rows[static_cast<size_t>(run.document)]);
       place += run.count;
     }
     EXPECT_EQ(place, static_cast<int64_t>(plan.tokens.size()));
   }
+}
+
+/// Conversations of a tiny target, and a map that leaves tokens out.
+struct Drawn {
+  TinyTarget target;
+  std::vector<Trace> traces = target.conversations(6);
+  std::vector<int32_t> map = identity_map();
+  Drawn() {
+    traces.push_back(target.conversation(77, 30, 200));
+    for (size_t id = 0; id < map.size(); id += 5) map[id] = -1;
+  }
+  PackedBatch pack(const Draws& draws, std::span<const uint32_t> numbers = {}) const {
+    return pack_documents(traces, 4, map, draws, numbers);
+  }
+};
+
+TEST(Noise, MovesTheFeaturesAloneByNoMoreThanItsSize) {
+  const Drawn d;
+  const PackedBatch still = d.pack({}), moved = d.pack({.noise = 0.25, .seed = 3, .epoch = 1});
+  EXPECT_EQ(d.pack({.noise = 0, .seed = 3, .epoch = 1}), still);
+  EXPECT_EQ(moved.steps, still.steps);
+  EXPECT_EQ(moved.teacher_states, still.teacher_states);
+  ASSERT_EQ(moved.features.size(), still.features.size());
+  double sum = 0, squares = 0;
+  for (size_t i = 0; i < moved.features.size(); ++i) {
+    const double before = bf16_to_f32(still.features[i]), move = bf16_to_f32(moved.features[i]) - before;
+    ASSERT_LE(std::fabs(move), 0.25 + std::ldexp(std::fabs(before) + 0.25, -8));  // a bf16 has eight bits
+    sum += move;
+    squares += move * move;
+  }
+  const double n = static_cast<double>(moved.features.size());
+  ASSERT_GT(n, 10000);
+  EXPECT_NEAR(sum / n, 0.0, 0.01);
+  EXPECT_NEAR(std::sqrt(squares / n), 0.25 / std::sqrt(3.0), 0.005);
+}
+
+TEST(Noise, DependsOnSeedEpochConversationAndPositionAlone) {
+  const Drawn d;
+  const Draws draws = {.noise = 0.25, .seed = 3, .epoch = 1};
+  const PackedBatch moved = d.pack(draws);
+  EXPECT_EQ(d.pack(draws), moved);
+  EXPECT_NE(d.pack({.noise = 0.25, .seed = 4, .epoch = 1}).features, moved.features);
+  EXPECT_NE(d.pack({.noise = 0.25, .seed = 3, .epoch = 2}).features, moved.features);
+  EXPECT_NE(d.pack({.noise = 0.25, .seed = 4, .epoch = 0}).features, d.pack(draws).features);
+  // Packed otherwise, each conversation has what it had.
+  std::vector<uint16_t> alone;
+  for (uint32_t i = 0; i < d.traces.size(); ++i) {
+    const PackedBatch one = pack_documents({&d.traces[i], 1}, 4, d.map, draws, {&i, 1});
+    alone.insert(alone.end(), one.features.begin(), one.features.end());
+  }
+  EXPECT_EQ(alone, moved.features);
+  // The same states in two conversations, or at two positions, are moved otherwise.
+  const std::vector<Trace> twice = {counted(std::vector<uint8_t>(4, 1)), counted(std::vector<uint8_t>(4, 1))};
+  const PackedBatch both = pack_documents(twice, 1, identity_map(), {.noise = 1});
+  EXPECT_NE(both.features[0], both.features[2]);
+  EXPECT_NE(bf16_to_f32(both.features[0]), bf16_to_f32(both.features[1]) - 1);
+}
+
+TEST(Anchors, LaterStepsRunAtSoManyRowsOfEachConversation) {
+  const Drawn d;
+  const PackedBatch all = d.pack({});
+  for (const int anchors : {1, 3, 9, 150}) {
+    const PackedBatch some = d.pack({.anchors = anchors, .seed = 3, .epoch = 1});
+    EXPECT_EQ(some.features, all.features);
+    EXPECT_EQ(some.teacher_states, all.teacher_states);
+    EXPECT_EQ(some.document_rows, all.document_rows);
+    EXPECT_EQ(some.steps[0], all.steps[0]);
+    int64_t expected = 0;
+    for (const Trace& trace : d.traces) {
+      const auto starts = find_starts(trace.mask, 4);
+      expected += std::min<int64_t>(anchors, std::ranges::count_if(starts, [](const ReplayStart& start) { return start.available > 1; }));
+    }
+    EXPECT_EQ(some.steps[1].supervised, expected);
+    EXPECT_EQ(some.steps[1].tokens.size(), static_cast<size_t>(expected));
+    // What is left is what all rows have there, in the same order; a row that stays goes on as far as it did.
+    std::vector<int64_t> roots_before, roots_all;
+    for (size_t s = 1; s < some.steps.size(); ++s) {
+      const StepPlan &few = some.steps[s], &many = all.steps[s];
+      const auto roots = [s](const StepPlan& plan, const std::vector<int64_t>& before) {
+        std::vector<int64_t> out;
+        for (const int64_t parent : plan.parents) out.push_back(s == 1 ? parent : before[static_cast<size_t>(parent)]);
+        return out;
+      };
+      const std::vector<int64_t> few_roots = roots(few, roots_before), many_roots = roots(many, roots_all);
+      EXPECT_TRUE(std::ranges::is_sorted(few_roots));
+      for (size_t n = 0; n < many_roots.size(); ++n) {
+        const auto at = std::ranges::find(few_roots, many_roots[n]) - few_roots.begin();
+        const bool kept = at < std::ssize(few_roots);
+        const bool was = s == 1 ? kept : std::ranges::find(roots_before, many_roots[n]) != roots_before.end();
+        EXPECT_EQ(kept, was);
+        if (!kept) continue;
+        EXPECT_EQ(few.tokens[static_cast<size_t>(at)], many.tokens[n]);
+        EXPECT_EQ(few.positions[static_cast<size_t>(at)], many.positions[n]);
+      }
+      roots_before = few_roots;
+      roots_all = many_roots;
+    }
+  }
+}
+
+TEST(Anchors, DependOnSeedEpochAndConversationAlone) {
+  const Drawn d;
+  EXPECT_EQ(d.pack({.anchors = 300, .seed = 3, .epoch = 1}), d.pack({}));
+  const PackedBatch some = d.pack({.anchors = 3, .seed = 3, .epoch = 1});
+  EXPECT_EQ(d.pack({.anchors = 3, .seed = 3, .epoch = 1}), some);
+  EXPECT_NE(d.pack({.anchors = 3, .seed = 4, .epoch = 1}), some);
+  EXPECT_NE(d.pack({.anchors = 3, .seed = 3, .epoch = 2}), some);
+  Numbers alone;
+  for (uint32_t i = 0; i < d.traces.size(); ++i) {
+    const PackedBatch one = pack_documents({&d.traces[i], 1}, 4, d.map, {.anchors = 3, .seed = 3, .epoch = 1}, {&i, 1});
+    alone.insert(alone.end(), one.steps[1].positions.begin(), one.steps[1].positions.end());
+  }
+  EXPECT_EQ(alone, some.steps[1].positions);
 }
 
 std::vector<Conversation> lengths(const std::vector<size_t>& tokens) {
@@ -159,6 +280,35 @@ TEST(DraftVocabulary, MostFrequentAnswerTokensThenLowestIds) {
   EXPECT_EQ(choose_draft_vocab(conversations, 64, 64, end).value().size(), 64u);
   EXPECT_EQ(choose_draft_vocab(conversations, 65, 64, end).status().code(), StatusCode::kInvalidArgument);
   EXPECT_EQ(choose_draft_vocab(conversations, 0, 64, end).status().code(), StatusCode::kInvalidArgument);
+}
+
+RC_GTEST_PROP(DraftVocabulary, IsTheSmallestThatCoversTheShare, ()) {
+  const int vocab = *rc::gen::inRange(1, 400);
+  std::vector<Conversation> conversations(static_cast<size_t>(*rc::gen::inRange(1, 4)));
+  for (Conversation& conversation : conversations) {
+    // Squared, so that some are frequent.
+    for (const double x :
+         *rc::gen::container<std::vector<double>>(rc::gen::map(rc::gen::inRange(0, 1000), [](int n) { return n / 1000.0; })))
+      conversation.tokens.push_back(static_cast<int32_t>(x * x * vocab));
+    conversation.tokens.push_back(0);
+    for (size_t i = 0; i < conversation.tokens.size(); ++i) conversation.mask.push_back(i % 4 != 1);
+  }
+  const std::vector<int32_t> always = {*rc::gen::inRange(0, vocab)};
+  const double share = *rc::gen::elementOf(std::vector<double>{0.01, 0.5, 0.9, 0.98, 1.0});
+  int64_t total = 0;
+  for (const Conversation& conversation : conversations) total += std::ranges::count(conversation.mask, 1);
+  int smallest = 0;
+  for (int size = 64; smallest == 0; size += 64) {
+    const auto ids = choose_draft_vocab(conversations, std::min(size, vocab), vocab, always).value();
+    int64_t covered = 0;
+    for (const Conversation& conversation : conversations) {
+      for (size_t i = 0; i < conversation.tokens.size(); ++i)
+        covered += conversation.mask[i] != 0 && std::ranges::binary_search(ids, conversation.tokens[i]) ? 1 : 0;
+    }
+    RC_ASSERT(coverage_of(ids, conversations, vocab) == static_cast<double>(covered) / static_cast<double>(total));
+    if (size >= vocab || static_cast<double>(covered) >= share * static_cast<double>(total)) smallest = std::min(size, vocab);
+  }
+  RC_ASSERT(draft_vocab_for(conversations, share, vocab, always) == smallest);
 }
 
 /// The message of an open that must fail.

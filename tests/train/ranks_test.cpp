@@ -109,16 +109,22 @@ bool wait_until(const Done& done, std::chrono::seconds most = std::chrono::secon
 
 TEST(Ranks, TwoProcessesTrainWhatOneTrains) {
   const TinyRun run;
-  ASSERT_EQ(Process(run.arguments("one", 10), run.log("one")).wait(), 0) << Process({"--help"}, run.log("x")).wait();
-  Pair pair(run, "two", 10);
-  Process &first = pair.first, &second = pair.second;
-  EXPECT_EQ(first.wait(), 0) << first.said();
-  EXPECT_EQ(second.wait(), 0) << second.said();
-  // Sums over other groups of rows: float32's rounding, through ten steps of AdamW.
-  const double apart = difference(run.state("one"), run.state("two"));
-  EXPECT_LT(apart, 1e-3);
-  EXPECT_GT(apart, 0.0) << "bit for bit the same: was the work shared at all?";
-  EXPECT_EQ(steps_done(run.folder("two")), 10) << "one rank reports";
+  const auto compare = [&](const std::string& name, const std::vector<std::string>& more) {
+    const std::string one = name + "one", two = name + "two";
+    ASSERT_EQ(Process(run.arguments(one, 10, more), run.log("one")).wait(), 0) << Process({"--help"}, run.log("x")).wait();
+    Pair pair(run, two, 10, more);
+    Process &first = pair.first, &second = pair.second;
+    EXPECT_EQ(first.wait(), 0) << first.said();
+    EXPECT_EQ(second.wait(), 0) << second.said();
+    // Sums over other groups of rows: float32's rounding, through ten steps of AdamW.
+    const double apart = difference(run.state(one), run.state(two));
+    EXPECT_LT(apart, 1e-3);
+    EXPECT_GT(apart, 0.0) << "bit for bit the same: was the work shared at all?";
+    EXPECT_EQ(steps_done(run.folder(two)), 10) << "one rank reports";
+  };
+  compare("", {});
+  compare("drawn-", {"--noise", "0.5", "--anchors", "3"});
+  EXPECT_GT(difference(run.state("one"), run.state("drawn-one")), 1e-3) << "nothing was drawn";
 }
 
 /// A signal to any rank stops all of them after the same step, and together they go on.
@@ -201,6 +207,13 @@ TEST(Ranks, WhatIsMissingIsNamed) {
   Process other(run.arguments("x", 2), run.log("x"), rank_environment(2, 2, "29500"));
   EXPECT_EQ(other.wait(), 2);
   EXPECT_NE(other.said().find("RANK is 2, expected 0 to 1"), std::string::npos) << other.said();
+}
+
+TEST(Program, OneWayOnlyToSizeTheDraftVocabulary) {
+  const TinyRun run;
+  Process both(run.arguments("x", 2, {"--draft-coverage", "0.9"}), run.log("x"));
+  EXPECT_EQ(both.wait(), 2) << both.said();
+  EXPECT_NE(both.said().find("excludes"), std::string::npos) << both.said();
 }
 
 /// kill -9 at any moment, again and again: the end is that of a run that nobody disturbed, byte for byte.

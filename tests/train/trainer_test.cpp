@@ -60,6 +60,11 @@ TEST(Train, EveryRecipeLearns) {
        {std::pair<std::string, void (*)(TrainOptions&)>{"muon", [](TrainOptions& o) { o.optimizer = Optimizer::kMuon; }},
         {"lk", [](TrainOptions& o) { o.loss = Loss::kLkHybrid; }},
         {"sharp", [](TrainOptions& o) { o.teacher_temperature = 0.5; }},
+        {"drawn",
+         [](TrainOptions& o) {
+           o.noise = 0.1;
+           o.anchors = 4;
+         }},
         {"bf16", [](TrainOptions& o) { o.precision = MatmulPrecision::kBf16; }}}) {
     TrainOptions o = tiny_options(target, traces, name);
     o.holdout = 0;
@@ -195,13 +200,13 @@ TEST(Train, OverfitsEightConversations) {
   EXPECT_EQ(judged->summary.coverage(), 1.0);
 }
 
-TEST(Train, ResumedRunEqualsUninterruptedOneBitForBit) {
-  const TinyTarget target;
-  const std::string traces = target.write_traces("traces", target.conversations(30));
-  TrainOptions whole = tiny_options(target, traces, "whole");
+/// Runs 12 steps at once and one by one, into folders of this name, and compares what they leave.
+void expect_resumed_equals_whole(const TinyTarget& target, const std::string& traces, const std::string& name,
+                                 void (*change)(TrainOptions&)) {
+  TrainOptions whole = tiny_options(target, traces, name + "-whole"), parts = tiny_options(target, traces, name + "-parts");
+  change(whole);
+  change(parts);
   ASSERT_TRUE(train(whole, kGoOn).ok());
-
-  TrainOptions parts = tiny_options(target, traces, "parts");
   const std::atomic<bool> stop{true};  // each call does one step
   int calls = 0;
   Status status;
@@ -222,6 +227,29 @@ TEST(Train, ResumedRunEqualsUninterruptedOneBitForBit) {
     EXPECT_TRUE(std::equal(tensor.data.begin(), tensor.data.end(), other.data.begin(), other.data.end())) << tensor.name;
   }
   EXPECT_EQ(saved_values(whole.out), saved_values(parts.out));
+}
+
+TEST(Train, ResumedRunEqualsUninterruptedOneBitForBit) {
+  const TinyTarget target;
+  const std::string traces = target.write_traces("traces", target.conversations(30));
+  expect_resumed_equals_whole(target, traces, "plain", [](TrainOptions&) {});
+  expect_resumed_equals_whole(target, traces, "drawn", [](TrainOptions& o) {
+    o.noise = 0.1;
+    o.anchors = 3;
+  });
+  // What is drawn has an influence, in training alone, and is part of the recipe whether it is added or left out.
+  const auto first_steps = [&](const std::string& name) { return metrics(target.folder() / (name + "-whole"))[0]["loss"].get<double>(); };
+  EXPECT_NE(first_steps("plain"), first_steps("drawn"));
+  TrainOptions other = tiny_options(target, traces, "drawn-whole");
+  other.resume = true;
+  const Status less = train(other, kGoOn);
+  EXPECT_EQ(less.code(), StatusCode::kInvalidArgument);
+  EXPECT_NE(less.message().find("anchors"), std::string::npos) << less.message();
+  other.out = target.folder() / "plain-whole";
+  other.noise = 0.1;
+  const Status more = train(other, kGoOn);
+  EXPECT_EQ(more.code(), StatusCode::kInvalidArgument);
+  EXPECT_NE(more.message().find("noise"), std::string::npos) << more.message();
 }
 
 /// Training goes on from a drafter: where it stood, with its draft vocabulary and its forward, whatever the data's own would be.

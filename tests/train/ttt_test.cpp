@@ -5,6 +5,7 @@
 #include <ATen/CPUGeneratorImpl.h>
 #include <torch/csrc/autograd/autograd.h>
 
+#include <algorithm>
 #include <cmath>
 #include <numeric>
 
@@ -226,7 +227,7 @@ TEST_P(Gradient, EqualsFiniteDifferencesInDouble) {
   const int n = GetParam();
   LossCase c(static_cast<FeatureNorm>(n % 3), static_cast<Feedback>(n / 3 % 2), n / 6 % 2 == 1,
              n % 2 == 0 ? HeadMode::kWarm : HeadMode::kFree, 3, n < kFlagCases ? nullptr : kOtherShapes[n - kFlagCases]);
-  const PackedBatch batch = pack_documents(c.traces, 3, invert_d2t(c.spec));
+  const PackedBatch batch = pack_documents(c.traces, 3, invert_d2t(c.spec), {.anchors = n % 3 == 1 ? 4 : 0});
   ASSERT_FALSE(batch.steps[2].loss_rows.empty());
   c.options.teacher_temperature = n % 4 == 3 ? 0.6 : 1.0;
   const std::vector<double> weights = row_weights(loss_rows({batch}, batch.steps.size()), 0.8);
@@ -342,6 +343,40 @@ TEST(Packed, AnotherDocumentChangesNothing) {
   const auto all = unroll(c.ops, c.spec, weights, c.teacher.embedding, together);
   const int64_t before = together.document_rows[0], rows = together.document_rows[1];
   EXPECT_LT((all[0].head_input.narrow(0, before, rows) - one[0].head_input).abs().max().item<double>(), 1e-12);
+}
+
+/// The rows that anchors leave compute what they compute among all of them.
+TEST(Packed, AnchorsLeaveRowsAsTheyAre) {
+  std::vector<void (*)(DraftSpec&)> shapes(std::begin(kOtherShapes), std::end(kOtherShapes));
+  shapes.push_back(nullptr);
+  for (const auto& change : shapes) {
+    LossCase c(FeatureNorm::kConcat, Feedback::kPostNorm, false, HeadMode::kWarm, 3, change);
+    c.traces.push_back(c.target.conversation(77, 30, 200));  // more than one run
+    const at::NoGradGuard no_grad;
+    const auto map = invert_d2t(c.spec);
+    const PackedBatch all = pack_documents(c.traces, 3, map), some = pack_documents(c.traces, 3, map, {.anchors = 140});
+    ASSERT_LT(some.steps[1].tokens.size(), all.steps[1].tokens.size());
+    ASSERT_GT(some.steps[2].runs.size(), c.traces.size());
+    const auto weights = c.parameters.view(c.spec, at::kDouble);
+    const auto expected = unroll(c.ops, c.spec, weights, c.teacher.embedding, all);
+    const auto found = unroll(c.ops, c.spec, weights, c.teacher.embedding, some);
+    ASSERT_EQ(found.size(), 3u);
+    // Each row of a step by its row of step 0.
+    std::vector<int64_t> all_roots, some_roots;
+    for (size_t s = 1; s < 3; ++s) {
+      const auto descend = [s](std::vector<int64_t>& roots, const StepPlan& plan) {
+        std::vector<int64_t> now;
+        for (const int64_t parent : plan.parents) now.push_back(s == 1 ? parent : roots[static_cast<size_t>(parent)]);
+        roots = now;
+      };
+      descend(all_roots, all.steps[s]);
+      descend(some_roots, some.steps[s]);
+      std::vector<int64_t> places;
+      for (const int64_t root : some_roots) places.push_back(std::ranges::find(all_roots, root) - all_roots.begin());
+      const at::Tensor same = expected[s].head_input.index_select(0, at::tensor(places, at::kLong));
+      EXPECT_LT((found[s].head_input - same).abs().max().item<double>(), 1e-12) << "step " << s;
+    }
+  }
 }
 
 TEST(Loss, IsTheKlDivergenceByHand) {
