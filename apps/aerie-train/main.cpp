@@ -65,7 +65,12 @@ int main(int argc, char** argv) {
          "a folder of Hugging Face with config.json and the safetensors shards that hold these three")
       ->required();
   app.add_flag("--resume", o.resume, "go on from the state in --out; without one there, start anew");
-  app.add_flag("--plan", o.plan, "tell the time, memory and disk that the run would take, by its first steps; nothing is written");
+  auto* plan =
+      app.add_flag("--plan", o.plan, "tell the time, memory and disk that the run would take, by its first steps; nothing is written");
+  app.add_option("--report", o.report,
+                 "HTML file that is written anew at every validation and at the end: curves of the whole run, and what more data or more "
+                 "epochs would bring")
+      ->excludes(plan);
   app.add_option("--seed", o.seed, "of the initial weights, the order of the data and what noise and anchors draw");
 
   auto* length = app.add_option_group("Length of the run");

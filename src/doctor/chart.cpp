@@ -11,9 +11,9 @@ namespace {
 
 // Pixels.
 constexpr double kWidth = 720, kPlotHeight = 200, kRowHeight = 22, kLeft = 52, kTop = 10, kBelow = 26, kNames = 300, kLegend = 20,
-                 kApart = 8;
-constexpr const char* kColours[] = {"#4477aa", "#ee6677", "#228833",
-                                    "#ccbb44", "#66ccee", "#aa3377"};  // told apart by colour-blind eyes too (Tol, bright)
+                 kApart = 8, kCharacter = 6.5;
+// Told apart by colour-blind eyes too (Tol, bright).
+constexpr const char* kColours[] = {"#4477aa", "#ee6677", "#228833", "#ccbb44", "#66ccee", "#aa3377", "#bbbbbb"};
 
 const char* colour(size_t series) { return kColours[series % std::size(kColours)]; }
 
@@ -38,9 +38,9 @@ struct Axis {
       }
     }
     if (!any) return;
-    if (!chart.sideways) least = std::min(least, 0.0);
+    if (!chart.sideways && !chart.curve) least = std::min(least, 0.0);
     if (chart.percent) most = std::min(most, 1.0);
-    const double wide = std::max(1e-9, most - least);
+    const double wide = std::max({1e-9, most - least, chart.curve ? 1e-3 * std::abs(most) : 0.0});  // one that does not move, too
     step = std::pow(10.0, std::floor(std::log10(wide)));
     step /= wide / step < 2 ? 5 : wide / step < 5 ? 2 : 1;
     low = std::floor(least / step) * step;
@@ -48,10 +48,12 @@ struct Axis {
   }
   double share(double value) const { return std::clamp((value - low) / (high - low), 0.0, 1.0); }
   std::string tick(const Chart& chart, double value) const {
-    return chart.percent ? fmt::format("{:.0f} %", 100 * value)
-           : step < 0.1  ? fmt::format("{:.2f}", value)
-           : step < 1    ? fmt::format("{:.1f}", value)
-                         : fmt::format("{:.0f}", value);
+    return chart.percent  ? fmt::format("{:.{}f} %", 100 * value, step < 0.01 ? 1 : 0)
+           : step < 0.001 ? fmt::format("{:.{}f}", value, std::min(12, static_cast<int>(std::ceil(-std::log10(step)))))
+           : step < 0.01  ? fmt::format("{:.3f}", value)
+           : step < 0.1   ? fmt::format("{:.2f}", value)
+           : step < 1     ? fmt::format("{:.1f}", value)
+                          : fmt::format("{:.0f}", value);
   }
   std::vector<double> ticks() const {
     std::vector<double> out;
@@ -76,7 +78,7 @@ std::string legend(const Chart& chart, double y) {
   for (size_t s = 0; s < chart.series.size() && chart.series.size() > 1; ++s) {
     out += fmt::format("<rect x=\"{:.1f}\" y=\"{:.1f}\" width=\"10\" height=\"10\" fill=\"{}\"/>\n", x, y - 9, colour(s));
     out += text_at(x + 14, y, "start", chart.series[s].name);
-    x += 30 + 6.5 * static_cast<double>(chart.series[s].name.size());
+    x += 30 + kCharacter * static_cast<double>(chart.series[s].name.size());
   }
   return out;
 }
@@ -110,6 +112,58 @@ std::string upright(const Chart& chart) {
       if (point.high > point.low) out += line(x + bar / 2, y_of(point.low), x + bar / 2, y_of(point.high), kWhisker);
     }
   }
+  return out + legend(chart, foot + kBelow + 12) + "</svg>\n";
+}
+
+/// One series of a curve: its band behind it, its line, and a mark at each value. Where nothing is known the line is broken.
+template <class XOf, class YOf>
+std::string curve_of(const Chart& chart, size_t series, const XOf& x_of, const YOf& y_of) {
+  const auto& points = chart.series[series].points;
+  const auto at = [&](size_t l, double value) { return fmt::format("{:.1f},{:.1f} ", x_of(l), y_of(value)); };
+  const size_t end = std::min(points.size(), chart.labels.size());
+  std::string bands, lines, marks;
+  for (size_t l = 0; l < end;) {
+    if (!points[l]) {
+      ++l;
+      continue;
+    }
+    std::string along, back;
+    bool wide = false;
+    for (; l < end && points[l]; ++l) {
+      const Interval& point = *points[l];
+      along += at(l, point.value);
+      back = at(l, point.low) + back;
+      wide = wide || point.high > point.low;
+      marks += fmt::format("<circle cx=\"{:.1f}\" cy=\"{:.1f}\" r=\"2.5\" fill=\"{}\">{}</circle>\n", x_of(l), y_of(point.value),
+                           colour(series), tip(chart, series, l, point));
+    }
+    lines += fmt::format("<polyline points=\"{}\" fill=\"none\" stroke=\"{}\"/>\n", along, colour(series));
+    if (!wide) continue;
+    std::string above;
+    for (size_t b = l; b > 0 && points[b - 1]; --b) above = at(b - 1, points[b - 1]->high) + above;
+    bands += fmt::format("<polygon class=\"band\" points=\"{}{}\" fill=\"{}\" opacity=\"0.15\"/>\n", above, back, colour(series));
+  }
+  return bands + lines + marks;
+}
+
+std::string curves(const Chart& chart) {
+  const Axis axis(chart);
+  const double right = kWidth - 30, foot = kTop + kPlotHeight;
+  const double apart = (right - kLeft - 20) / static_cast<double>(std::max<size_t>(2, chart.labels.size()) - 1);
+  const auto x_of = [&](size_t label) { return kLeft + 20 + apart * static_cast<double>(label); };
+  const auto y_of = [&](double value) { return foot - axis.share(value) * kPlotHeight; };
+  std::string out = fmt::format("<svg viewBox=\"0 0 {} {}\" role=\"img\">\n", kWidth, foot + kBelow + kLegend);
+  for (const double tick : axis.ticks()) {
+    out += line(kLeft, y_of(tick), right, y_of(tick), kGrid) + text_at(kLeft - 6, y_of(tick) + 4, "end", axis.tick(chart, tick));
+  }
+  double taken = 0;
+  for (size_t l = 0; l < chart.labels.size(); ++l) {
+    const double half = kCharacter * static_cast<double>(chart.labels[l].size()) / 2;
+    if (x_of(l) - half < taken) continue;
+    out += text_at(x_of(l), foot + 16, "middle", chart.labels[l]);
+    taken = x_of(l) + half + 8;
+  }
+  for (size_t s = 0; s < chart.series.size(); ++s) out += curve_of(chart, s, x_of, y_of);
   return out + legend(chart, foot + kBelow + 12) + "</svg>\n";
 }
 
@@ -181,7 +235,7 @@ std::vector<std::string> chart_lines(const Chart& chart) {
 
 std::string chart_svg(const Chart& chart) {
   if (!has_points(chart)) return "";
-  return chart.sideways ? sideways(chart) : upright(chart);
+  return chart.sideways ? sideways(chart) : chart.curve ? curves(chart) : upright(chart);
 }
 
 std::string html_escape(std::string_view text) {

@@ -20,7 +20,7 @@ struct ChartSeries {
 /// A series of figures that are known without an interval.
 ChartSeries exact_series(const std::string& name, std::span<const double> values);
 
-/// Values at labels. An interval whose ends are its value is drawn without whiskers.
+/// Values at labels. An interval whose ends are its value is drawn without whiskers, or without a band.
 struct Chart {
   std::string name;   // key in JSON: "accepted_by_step"
   std::string title;  // what is plotted
@@ -28,6 +28,7 @@ struct Chart {
   std::vector<ChartSeries> series;
   bool percent = false;   // the values are shares
   bool sideways = false;  // labels are long names: a row each, with the values along it
+  bool curve = false;     // labels follow each other along one axis: a line for each series; those without room are left out
 };
 
 /// {"value", "low", "high"}

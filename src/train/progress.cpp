@@ -21,6 +21,8 @@ std::string joined(const std::vector<double>& values, const char* separator) {
 
 }  // namespace
 
+std::string share_text(double matmul_share) { return fmt::format("{:.0f} % of the matmul ceiling", 100 * matmul_share); }
+
 std::string duration(double seconds) {
   const auto whole = static_cast<int64_t>(seconds);
   if (whole >= 3600) return fmt::format("{}h{:02}m", whole / 3600, whole / 60 % 60);
@@ -61,7 +63,9 @@ Status Progress::step(const StepReport& r) {
                                   {"accuracy", r.accuracy},
                                   {"learning_rate", r.learning_rate},
                                   {"gradient_norm", r.gradient_norm},
+                                  {"tokens", r.tokens},
                                   {"tokens_per_second", r.tokens_per_second},
+                                  {"matmul_share", r.matmul_share},
                                   {"elapsed_seconds", r.elapsed_seconds}}
                        .dump()));
   const auto now = std::chrono::steady_clock::now();
@@ -70,9 +74,10 @@ Status Progress::step(const StepReport& r) {
   last_line_ = now;
   const double remaining = r.progress <= 0 ? 0.0 : r.elapsed_seconds * (1.0 - r.progress) / r.progress;
   const int filled = static_cast<int>(r.progress * 20);
-  const std::string line = fmt::format("[{:#<{}}{:.<{}}] step {}/{} epoch {}  loss {:.3f}  accuracy per step {}  {:.0f} tokens/s  ETA {}",
-                                       "", filled, "", 20 - filled, r.step, r.total_steps, r.epoch + 1, r.loss, joined(r.accuracy, " "),
-                                       r.tokens_per_second, duration(remaining));
+  const std::string line =
+      fmt::format("[{:#<{}}{:.<{}}] step {}/{} epoch {}  loss {:.3f}  accuracy per step {}  {:.0f} tokens/s  {}  ETA {}", "", filled, "",
+                  20 - filled, r.step, r.total_steps, r.epoch + 1, r.loss, joined(r.accuracy, " "), r.tokens_per_second,
+                  share_text(r.matmul_share), duration(remaining));
   std::fprintf(stderr, terminal ? "\r\x1b[K%s" : "%s\n", line.c_str());
   std::fflush(stderr);
   line_open_ = terminal;
@@ -84,13 +89,14 @@ void Progress::finish_line() {
   line_open_ = false;
 }
 
-Status Progress::validation(int64_t step, const Validation& validation, int trained_steps, bool best) {
+Status Progress::validation(int64_t step, int64_t tokens, const Validation& validation, int trained_steps, bool best) {
   std::vector<double> unconditional, conditional;
   for (const StepAcceptance& s : validation.summary.steps) {
     unconditional.push_back(s.unconditional());
     conditional.push_back(s.conditional());
   }
   AERIE_TRY(append(nlohmann::json{{"step", step},
+                                  {"tokens", tokens},
                                   {"validation",
                                    {{"walk_acceptance_length", validation.acceptance_lengths},
                                     {"unconditional", unconditional},

@@ -17,7 +17,9 @@ struct StepReport {
   double loss = 0;               // weighted over the unrolled steps
   std::vector<double> accuracy;  // per unrolled step, targets outside the draft vocabulary counted as misses
   double learning_rate = 0, gradient_norm = 0;
+  int64_t tokens = 0;            // of the run so far
   double tokens_per_second = 0;  // of the run, validation not counted
+  double matmul_share = 0;       // of the matmul ceiling (ceiling.h), over the steps since the program was started
   double progress = 0;           // of the run, 0 to 1
   double elapsed_seconds = 0;    // of the run, validation and earlier parts of a resumed run included
 };
@@ -31,6 +33,9 @@ struct Plan {
 };
 void tell(const Plan& plan, double time_limit_minutes);
 
+/// "58 % of the matmul ceiling"
+std::string share_text(double matmul_share);
+
 /// "1h05m" or "3m20s".
 std::string duration(double seconds);
 
@@ -43,7 +48,8 @@ class Progress {
  public:
   explicit Progress(std::string path) : path_(std::move(path)) {}
   Status step(const StepReport& report);
-  Status validation(int64_t step, const Validation& validation, int trained_steps, bool best);
+  const std::string& path() const { return path_; }
+  Status validation(int64_t step, int64_t tokens, const Validation& validation, int trained_steps, bool best);
   /// Ends the line that step() keeps rewriting.
   void finish_line();
 

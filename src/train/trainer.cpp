@@ -16,6 +16,7 @@
 #include "eagle3/dialects/speculators.h"
 #include "formats/safetensors.h"
 #include "train/batch.h"
+#include "train/ceiling.h"
 #include "train/dataset_check.h"
 #include "train/optimizer.h"
 #include "train/parameters.h"
@@ -24,6 +25,7 @@
 #include "train/recipe.h"
 #include "train/states_check.h"
 #include "train/target_tensors.h"
+#include "train/training_report.h"
 #include "train/validation.h"
 
 namespace aerie::train {
@@ -75,10 +77,12 @@ class Trainer {
   Status one_step(const std::vector<PackedBatch>& batches);
   Status tell_plan();
   Status validate_and_keep_best();
+  Status write_report();
   Status save_checkpoint(const DraftValues& values);
   void plan(int64_t epoch);
   void start_loading();
   Draws draws(int64_t epoch) const { return {o_.noise, o_.anchors, o_.seed, epoch}; }
+  double matmul_share() const { return computed_ / computing_seconds_ / ceiling_; }
   double elapsed() const { return state_.seconds + seconds_since(started_); }
   double run_progress() const;
   bool finished() const;
@@ -101,6 +105,9 @@ class Trainer {
   // What rank 0 says of the next step, so that all do the same.
   double rate_ = 0;
   bool go_on_ = true, interrupted_ = false;
+
+  // Operations and seconds of the steps since the program was started, against what this machine can do (rank 0 only).
+  double computed_ = 0, computing_seconds_ = 0, ceiling_ = 0;
 
   RunState state_;
   int64_t total_steps_ = 0, eval_every_ = 0, validated_at_ = -1;
@@ -324,11 +331,35 @@ Status Trainer::validate_and_keep_best() {
                validate(spec_, values, target_.embedding, target_.config.blocks, *data_, data_->held_out(), o_.ttt_steps, *pool_));
   const double length = validation.acceptance_length(o_.ttt_steps);
   const bool best = state_.best_step < 0 || length > state_.best;
-  AERIE_TRY(progress_.validation(state_.step, validation, o_.ttt_steps, best));
+  AERIE_TRY(progress_.validation(state_.step, state_.tokens, validation, o_.ttt_steps, best));
   if (!best) return {};
   state_.best = length;
   state_.best_step = state_.step;
   return save_checkpoint(values);
+}
+
+/// Replaces the page of the run, where one is asked for.
+Status Trainer::write_report() {
+  if (o_.report.empty()) return {};
+  TrainingRun run;
+  run.target = target_.config.name;
+  run.recipe = recipe_;
+  run.trained_steps = o_.ttt_steps;
+  run.data_tokens = static_cast<double>(data_->training_tokens());
+  run.matmul_ceiling = ceiling_;
+  run.facts = {fmt::format("step {} of {}, {:.2f} M tokens; {} epochs of {:.2f} M are the most", state_.step, total_steps_,
+                           static_cast<double>(state_.tokens) / 1e6, o_.epochs, run.data_tokens / 1e6),
+               fmt::format("{} since the start, {} threads{}", duration(elapsed()), o_.threads,
+                           ranks_.alone() ? "" : fmt::format(", {} processes", ranks_.size()))};
+  if (state_.best_step >= 0) {
+    run.facts.push_back(fmt::format("{} holds the drafter of step {}: held-out acceptance length {:.3f} at {} drafts", o_.out,
+                                    state_.best_step, state_.best, o_.ttt_steps));
+  }
+  if (computing_seconds_ > 0) {
+    run.facts.push_back(
+        fmt::format("{:.0f} tokens/s, {}", static_cast<double>(state_.tokens) / state_.training_seconds, share_text(matmul_share())));
+  }
+  return write_training_report(o_.report, run, progress_.path());
 }
 
 double Trainer::run_progress() const {
@@ -424,16 +455,22 @@ Status Trainer::one_step(const std::vector<PackedBatch>& batches) {
   ++state_.step;
   state_.tokens += tokens;
   update_weights(report);
-  state_.training_seconds += seconds_since(start);
+  const double seconds = seconds_since(start);
+  state_.training_seconds += seconds;
+  if (!ranks_.first()) return {};
 
+  computing_seconds_ += seconds;
+  computed_ += step_operations(spec_, batches, o_.head != HeadMode::kFrozen);
   report.step = state_.step;
   report.total_steps = total_steps_;
   report.epoch = state_.epoch;
   report.learning_rate = rate_;
+  report.tokens = state_.tokens;
   report.tokens_per_second = static_cast<double>(state_.tokens) / state_.training_seconds;
+  report.matmul_share = matmul_share();
   report.progress = run_progress();
   report.elapsed_seconds = elapsed();
-  return ranks_.first() ? progress_.step(report) : Status();
+  return progress_.step(report);
 }
 
 Status Trainer::run() {
@@ -500,10 +537,13 @@ Status Trainer::saved_if_lost(const Status& status) {
 }
 
 Status Trainer::work() {
-  started_ = last_save_ = Clock::now();
   const bool first = ranks_.first();
+  const int64_t usual_rows = std::min<int64_t>(o_.tokens_per_step, o_.row_length);  // of one packed row of a step
+  if (first) ceiling_ = matmul_ceiling(spec_, rounded_up(usual_rows, kRowMultiple), matmul_type_);
+  started_ = last_save_ = Clock::now();
   // A run that was interrupted where a validation was due has it now.
   if (first && state_.step > 0 && state_.step % eval_every_ == 0 && !finished()) AERIE_TRY(validate_and_keep_best());
+  if (first) AERIE_TRY(write_report());  // that it cannot be written is better known now
   AERIE_TRY(next_order());
   // The place in the data runs one step ahead of the weights while a step is being loaded; a save must not keep that.
   while (go_on_) {
@@ -522,12 +562,14 @@ Status Trainer::work() {
     if (interrupted_ && go_on_) {
       if (first) AERIE_TRY(save_state());
       progress_.finish_line();
+      if (first) AERIE_TRY(write_report());
       return cancelled("interrupted after step {} of {}; saved. Go on with --resume", state_.step, total_steps_);
     }
     if (first && go_on_) {
       const bool due = state_.step % eval_every_ == 0;
       if (due) AERIE_TRY(validate_and_keep_best());
       if (due || Clock::now() - last_save_ > kSaveInterval) AERIE_TRY(save_state());
+      if (due) AERIE_TRY(write_report());
     }
     state_.epoch = ahead_epoch;
     state_.in_epoch = ahead_in_epoch;
@@ -541,13 +583,16 @@ Status Trainer::work() {
   }
   AERIE_TRY(validate_and_keep_best());
   AERIE_TRY(save_state());
+  AERIE_TRY(write_report());
   if (data_->held_out().empty()) {
     spdlog::info("done: the drafter of step {} is in {}; none were held out, so it was not judged", state_.step, o_.out);
   } else {
     spdlog::info("done: the best drafter, of step {}, is in {}: held-out acceptance length {:.3f} at {} drafts", state_.best_step, o_.out,
                  state_.best, o_.ttt_steps);
   }
-  spdlog::info("{:.0f} tokens/s in {}; peak memory {:.2f} GiB", static_cast<double>(state_.tokens) / state_.training_seconds,
+  const std::string share =
+      computing_seconds_ > 0 ? fmt::format(", {} ({:.0f} GFLOP/s)", share_text(matmul_share()), ceiling_ / 1e9) : std::string();
+  spdlog::info("{:.0f} tokens/s{} in {}; peak memory {:.2f} GiB", static_cast<double>(state_.tokens) / state_.training_seconds, share,
                duration(elapsed()), peak_memory_gib());
   return {};
 }

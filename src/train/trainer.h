@@ -68,6 +68,7 @@ struct TrainOptions {
   int patience = 0;   // validations without a better one after which the run ends; 0 = never
   bool plan = false;  // tell what the run would take, and leave nothing
   bool resume = false;
+  std::string report;             // the page of the run (training_report.h) is kept in this file; empty: there is none
   int rank_timeout_seconds = 30;  // of several processes (ranks.h), one that is silent for so long is lost
 };
 

@@ -78,10 +78,37 @@ TEST(Chart, DrawsAMarkForEachPointAndAWhiskerForEachInterval) {
   EXPECT_EQ(chart_svg(Chart{}), "");
 }
 
+TEST(Chart, ACurveHasALineForEachSeriesAndABandWhereThereAreIntervals) {
+  const auto count = [](const std::string& text, const std::string& what) {
+    size_t out = 0;
+    for (size_t at = text.find(what); at != std::string::npos; at = text.find(what, at + 1)) ++out;
+    return out;
+  };
+  Chart chart{"name", "title", {}, {}};
+  chart.curve = true;
+  chart.series = {{"wide", {}}, {"exact", {}}, {"broken", {}}};
+  for (int i = 0; i < 60; ++i) {
+    const double value = 2 + 0.01 * i;
+    chart.labels.push_back(std::to_string(100 * (i + 1)));
+    chart.series[0].points.push_back(Interval{value, value - 0.1, value + 0.1});
+    chart.series[1].points.push_back(Interval{value, value, value});
+    chart.series[2].points.push_back(i == 30 ? std::nullopt : std::optional(Interval{value, value, value}));
+  }
+  const std::string svg = chart_svg(chart);
+  EXPECT_TRUE(well_formed(svg)) << svg;
+  EXPECT_EQ(count(svg, "<polyline"), 4u);
+  EXPECT_EQ(count(svg, "class=\"band\""), 1u);
+  EXPECT_EQ(count(svg, "<circle"), 179u);
+  EXPECT_EQ(count(svg, "class=\"whisker\""), 0u);
+  EXPECT_LT(count(svg, "text-anchor=\"middle\""), 30u) << "labels lie on each other";
+  EXPECT_NE(svg.find(">1.8<"), std::string::npos) << "the axis begins near the values";
+}
+
 /// Whatever the values: no coordinate is outside the drawing or no number.
 RC_GTEST_PROP(Chart, AnyValuesStayInsideTheDrawing, ()) {
   Chart chart{"c", "t", {}, {}};
   chart.sideways = *rc::gen::arbitrary<bool>();
+  chart.curve = *rc::gen::arbitrary<bool>();
   chart.percent = *rc::gen::arbitrary<bool>();
   const auto labels = *rc::gen::inRange<size_t>(1, 8), series = *rc::gen::inRange<size_t>(1, 5);
   for (size_t l = 0; l < labels; ++l) chart.labels.push_back("l" + std::to_string(l));

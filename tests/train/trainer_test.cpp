@@ -252,6 +252,49 @@ TEST(Train, ResumedRunEqualsUninterruptedOneBitForBit) {
   EXPECT_NE(more.message().find("noise"), std::string::npos) << more.message();
 }
 
+TEST(Train, ThePageShowsTheWholeOfAResumedRunAndChangesNothing) {
+  const TinyTarget target;
+  const std::string traces = target.write_traces("traces", target.conversations(30));
+  TrainOptions plain = tiny_options(target, traces, "plain");
+  ASSERT_TRUE(train(plain, kGoOn).ok());
+
+  TrainOptions o = tiny_options(target, traces, "out");
+  o.eval_every = 3;
+  o.report = target.folder() / "page.html";
+  const auto page = [&] { return read_file(o.report, 1 << 20).value(); };
+  const std::atomic<bool> stop{true};
+  ASSERT_EQ(train(o, stop).code(), StatusCode::kCancelled);
+  EXPECT_NE(page().find("step 1 of 12"), std::string::npos);
+  o.resume = true;
+  ASSERT_TRUE(train(o, kGoOn).ok());
+  EXPECT_NE(page().find("step 12 of 12"), std::string::npos);
+  for (const char* said : {">1, loss", ">12, loss", ">step 3, K = 1", "of the matmul ceiling", "more-data", "more-epochs"})
+    EXPECT_NE(page().find(said), std::string::npos) << said;
+
+  int64_t tokens = 0;
+  for (const auto& line : metrics(o.out)) {
+    if (line.contains("validation")) {
+      EXPECT_EQ(line["tokens"].get<int64_t>(), tokens);
+      continue;
+    }
+    EXPECT_GT(line["tokens"].get<int64_t>(), tokens);
+    EXPECT_GT(line["matmul_share"].get<double>(), 0);
+    tokens = line["tokens"];
+  }
+  const auto one = SafetensorsFile::open(plain.out + "/training_state.safetensors");
+  const auto two = SafetensorsFile::open(o.out + "/training_state.safetensors");
+  ASSERT_TRUE(one.ok() && two.ok());
+  for (const TensorView& tensor : one->tensors()) {
+    const TensorView& other = **two->find(tensor.name);
+    EXPECT_TRUE(std::equal(tensor.data.begin(), tensor.data.end(), other.data.begin(), other.data.end())) << tensor.name;
+  }
+
+  TrainOptions nowhere = tiny_options(target, traces, "nowhere");
+  nowhere.report = target.folder() / "none/page.html";
+  EXPECT_FALSE(train(nowhere, kGoOn).ok());
+  EXPECT_FALSE(std::filesystem::exists(nowhere.out + "/metrics.jsonl")) << "a run whose page cannot be written has begun";
+}
+
 /// Training goes on from a drafter: where it stood, with its draft vocabulary and its forward, whatever the data's own would be.
 TEST(Train, GoesOnFromADrafter) {
   const TinyTarget target;
