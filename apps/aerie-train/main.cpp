@@ -56,6 +56,12 @@ int main(int argc, char** argv) {
          "folder of traces: of aerie capture, speculators, SpecForge or Model-Optimizer; may be given several times (same target, taps and "
          "template)")
       ->required();
+  auto* prompts = app.add_option(
+      "--prompts", o.prompts,
+      "prompts (JSON lines, plain or gzip) that the target answers while the drafter is trained, instead of stored answers: states "
+      "are trained on and dropped. --data then is what the run is judged by, what gives the draft vocabulary, and what the "
+      "prompts are answered like; prompts of it are left out");
+  app.add_option("--buffer", o.buffer_mb, "MiB of states that may wait to be trained on")->needs(prompts)->check(CLI::Range(1, 1 << 20));
   app.add_option("--trace-rows", o.token_rows,
                  "JSON lines of input_ids and loss_mask: the rows of a speculators folder, whose states have no mask");
   app.add_option("--out", o.out, "folder for the drafter, metrics.jsonl and the state to resume from")->required();

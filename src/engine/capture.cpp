@@ -3,6 +3,7 @@
 #include <fmt/ranges.h>
 
 #include <algorithm>
+#include <charconv>
 #include <chrono>
 #include <cmath>
 #include <deque>
@@ -27,39 +28,6 @@ struct Conversation {
   Trace trace;
 };
 
-class Capture {
- public:
-  Capture(Runtime& runtime, const std::vector<Prompt>& prompts, const CaptureOptions& options, TraceWriter writer)
-      : runtime_(runtime),
-        prompts_(prompts),
-        options_(options),
-        writer_(std::move(writer)),
-        decoder_(runtime, options.slots, options.row_budget, taps_and_final(runtime, writer_.manifest().taps)),
-        running_(static_cast<size_t>(options.slots)) {}
-
-  Expected<CaptureProgress> run(const std::function<void(const CaptureProgress&)>& on_progress);
-
- private:
-  static std::vector<int> taps_and_final(const Runtime& runtime, std::vector<int> taps) {
-    taps.push_back(runtime.target().config().blocks);
-    return taps;
-  }
-  Status begin_next(int slot);
-  Status take(const BatchDecoder::Result& result);
-  Status end_of_answer(int slot, bool ended_by_itself);
-  Status finish(int slot);
-  void append(int slot, std::span<const int32_t> tokens, uint8_t mask);
-
-  Runtime& runtime_;
-  const std::vector<Prompt>& prompts_;
-  const CaptureOptions& options_;
-  TraceWriter writer_;
-  BatchDecoder decoder_;
-  std::vector<Conversation> running_;  // by slot; row < 0: free
-  std::deque<int> waiting_;
-  CaptureProgress progress_;
-};
-
 /// Renders messages and gives back the template's whole text with its tokens.
 Expected<RenderedPrompt> render(const Runtime& runtime, const std::vector<ChatMessage>& messages) {
   return runtime.chat_template()->render(messages, true);
@@ -79,34 +47,65 @@ RenderedPrompt suffix_of(const RenderedPrompt& prompt, size_t begin) {
   return rest;
 }
 
-Expected<CaptureProgress> Capture::run(const std::function<void(const CaptureProgress&)>& on_progress) {
-  const auto start = std::chrono::steady_clock::now();
-  const int last = options_.limit > 0 ? std::min<int>(options_.first + options_.limit, static_cast<int>(prompts_.size()))
-                                      : static_cast<int>(prompts_.size());
-  for (int row = options_.first; row < last; ++row) {
-    ++progress_.total;
-    if (writer_.has_row(row)) {
-      ++progress_.done;
-    } else {
-      waiting_.push_back(row);
-    }
+}  // namespace
+
+class TraceGenerator::Impl {
+ public:
+  Impl(Runtime& runtime, const std::vector<Prompt>& prompts, const CaptureOptions& options, std::vector<int> taps, std::vector<int> rows)
+      : runtime_(runtime),
+        prompts_(prompts),
+        options_(options),
+        slots_per_row_(static_cast<int>(taps.size()) + 1),
+        decoder_(runtime, options.slots, options.row_budget, and_final(runtime, std::move(taps))),
+        running_(static_cast<size_t>(options.slots)),
+        waiting_(rows.begin(), rows.end()) {}
+
+  Expected<bool> step(std::vector<CapturedRow>& ended);
+
+ private:
+  static std::vector<int> and_final(const Runtime& runtime, std::vector<int> taps) {
+    taps.push_back(runtime.target().config().blocks);
+    return taps;
   }
-  for (int slot = 0; slot < decoder_.slots(); ++slot) AERIE_TRY(begin_next(slot));
-  for (;;) {
-    if (options_.cancel != nullptr && options_.cancel->load()) {
-      return cancelled("interrupted after {} of {} conversations; the same command goes on from there", progress_.done, progress_.total);
-    }
-    AERIE_ASSIGN(const std::span<const BatchDecoder::Result> results, decoder_.step());
-    if (results.empty()) break;
-    for (const BatchDecoder::Result& result : results) AERIE_TRY(take(result));
-    progress_.seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
-    if (on_progress) on_progress(progress_);
+  Status begin_next(int slot, std::vector<CapturedRow>& ended);
+  Status take(const BatchDecoder::Result& result, std::vector<CapturedRow>& ended);
+  Status end_of_answer(int slot, bool ended_by_itself);
+  void append(int slot, std::span<const int32_t> tokens, uint8_t mask);
+
+  Runtime& runtime_;
+  const std::vector<Prompt>& prompts_;
+  const CaptureOptions options_;
+  int slots_per_row_;
+  BatchDecoder decoder_;
+  std::vector<Conversation> running_;  // by slot; row < 0: free
+  std::deque<int> waiting_;
+  bool begun_ = false;
+};
+
+TraceGenerator::TraceGenerator(std::unique_ptr<Impl> impl) : impl_(std::move(impl)) {}
+TraceGenerator::~TraceGenerator() = default;
+
+Expected<std::unique_ptr<TraceGenerator>> TraceGenerator::create(Runtime& runtime, const std::vector<Prompt>& prompts,
+                                                                 const CaptureOptions& options, std::vector<int> rows) {
+  AERIE_ASSIGN(const TraceManifest manifest, capture_manifest(runtime, options));
+  return std::unique_ptr<TraceGenerator>(
+      new TraceGenerator(std::make_unique<Impl>(runtime, prompts, options, manifest.taps, std::move(rows))));
+}
+
+Expected<bool> TraceGenerator::step(std::vector<CapturedRow>& ended) { return impl_->step(ended); }
+
+Expected<bool> TraceGenerator::Impl::step(std::vector<CapturedRow>& ended) {
+  if (!begun_) {
+    for (int slot = 0; slot < decoder_.slots(); ++slot) AERIE_TRY(begin_next(slot, ended));
+    begun_ = true;
   }
-  return progress_;
+  AERIE_ASSIGN(const std::span<const BatchDecoder::Result> results, decoder_.step());
+  for (const BatchDecoder::Result& result : results) AERIE_TRY(take(result, ended));
+  return !results.empty();
 }
 
 /// Puts the next waiting prompt that leaves room for an answer into `slot`.
-Status Capture::begin_next(int slot) {
+Status TraceGenerator::Impl::begin_next(int slot, std::vector<CapturedRow>& ended) {
   Conversation& c = running_[static_cast<size_t>(slot)];
   while (!waiting_.empty()) {
     c = Conversation();
@@ -119,13 +118,13 @@ Status Capture::begin_next(int slot) {
     AERIE_ASSIGN(const std::vector<int32_t> tokens, runtime_.tokenizer().encode(rendered));
     c.rendered = rendered.text();
     if (static_cast<int>(tokens.size()) + 2 > options_.max_length) {
-      ++progress_.skipped;
+      ended.push_back({c.row, 0, {}});
       continue;
     }
     const size_t row = static_cast<size_t>(c.row);
     const Sampling sampling{options_.temperatures[row % options_.temperatures.size()], random_stream({options_.seed, row})};
     AERIE_TRY(decoder_.start(slot, tokens, options_.max_length, sampling));
-    c.trace.slots = writer_.manifest().slots();
+    c.trace.slots = slots_per_row_;
     c.trace.hidden = runtime_.target().config().hidden;
     c.trace.tokens = tokens;
     c.trace.mask.assign(tokens.size(), 0);
@@ -136,31 +135,34 @@ Status Capture::begin_next(int slot) {
   return {};
 }
 
-void Capture::append(int slot, std::span<const int32_t> tokens, uint8_t mask) {
+void TraceGenerator::Impl::append(int slot, std::span<const int32_t> tokens, uint8_t mask) {
   Conversation& c = running_[static_cast<size_t>(slot)];
   decoder_.append(slot, tokens);
   c.trace.tokens.insert(c.trace.tokens.end(), tokens.begin(), tokens.end());
   c.trace.mask.insert(c.trace.mask.end(), tokens.size(), mask);
 }
 
-Status Capture::take(const BatchDecoder::Result& result) {
+Status TraceGenerator::Impl::take(const BatchDecoder::Result& result, std::vector<CapturedRow>& ended) {
   Conversation& c = running_[static_cast<size_t>(result.slot)];
   const size_t values = static_cast<size_t>(result.rows) * static_cast<size_t>(c.trace.slots) * static_cast<size_t>(c.trace.hidden);
   c.trace.states.insert(c.trace.states.end(), result.features, result.features + values);
   if (result.next < 0) return {};
-  if (c.closing) return finish(result.slot);
+  if (c.closing) {
+    ended.push_back({c.row, c.answer_tokens, std::move(c.trace)});
+    return begin_next(result.slot, ended);
+  }
 
   append(result.slot, {&result.next, 1}, 1);
   c.answer.push_back(result.next);
   ++c.answer_tokens;
-  const bool ended = runtime_.tokenizer().is_end_of_generation(result.next);
+  const bool by_itself = runtime_.tokenizer().is_end_of_generation(result.next);
   const bool full =
       static_cast<int>(c.answer.size()) >= options_.max_new_tokens || static_cast<int>(c.trace.tokens.size()) >= options_.max_length;
-  return ended || full ? end_of_answer(result.slot, ended) : Status();
+  return by_itself || full ? end_of_answer(result.slot, by_itself) : Status();
 }
 
 /// Goes on with the user's next message, or lets the last token be computed and closes.
-Status Capture::end_of_answer(int slot, bool ended_by_itself) {
+Status TraceGenerator::Impl::end_of_answer(int slot, bool ended_by_itself) {
   Conversation& c = running_[static_cast<size_t>(slot)];
   c.closing = true;
   const Prompt& prompt = prompts_[static_cast<size_t>(c.row)];
@@ -183,19 +185,7 @@ Status Capture::end_of_answer(int slot, bool ended_by_itself) {
   return {};
 }
 
-Status Capture::finish(int slot) {
-  Conversation& c = running_[static_cast<size_t>(slot)];
-  AERIE_TRY(writer_.write_row(c.row, c.trace));
-  ++progress_.done;
-  progress_.answer_tokens += c.answer_tokens;
-  progress_.tokens += static_cast<int64_t>(c.trace.tokens.size());
-  return begin_next(slot);
-}
-
-}  // namespace
-
-Expected<CaptureProgress> capture(Runtime& runtime, const std::vector<Prompt>& prompts, const CaptureOptions& options,
-                                  const std::function<void(const CaptureProgress&)>& on_progress) {
+Expected<TraceManifest> capture_manifest(const Runtime& runtime, const CaptureOptions& options) {
   const TargetConfig& config = runtime.target().config();
   if (runtime.chat_template() == nullptr)
     return unsupported("{}: has no chat template, so prompts cannot be put to it", runtime.file().path());
@@ -228,8 +218,72 @@ Expected<CaptureProgress> capture(Runtime& runtime, const std::vector<Prompt>& p
     manifest.generation["temperature"] = fmt::format("{}", fmt::join(options.temperatures, ","));
     manifest.generation["seed"] = std::to_string(options.seed);
   }
+  return manifest;
+}
+
+Expected<CaptureOptions> options_of(const Runtime& runtime, const TraceManifest& manifest) {
+  CaptureOptions out;
+  out.taps = manifest.taps;
+  const auto said = [&](const char* key) {
+    const auto found = manifest.generation.find(key);
+    return found == manifest.generation.end() ? std::string() : found->second;
+  };
+  const auto number = [](const std::string& text, auto& value) { std::from_chars(text.data(), text.data() + text.size(), value); };
+  number(said("max_new_tokens"), out.max_new_tokens);
+  number(said("max_length"), out.max_length);
+  number(said("seed"), out.seed);
+  if (std::string list = said("temperature"); !list.empty()) {
+    out.temperatures.clear();
+    for (size_t begin = 0; begin <= list.size(); begin = std::min(list.find(',', begin), list.size()) + 1) {
+      number(list.substr(begin, list.find(',', begin) - begin), out.temperatures.emplace_back());
+    }
+  }
+  // Whatever could not be read, or is not known here, shows in what these options would write.
+  AERIE_ASSIGN(const TraceManifest again, capture_manifest(runtime, out));
+  AERIE_TRY(manifest.check_same_source(again));
+  if (again.generation != manifest.generation) {
+    return unsupported("the traces were generated with settings that this version does not know: it cannot go on with them");
+  }
+  return out;
+}
+
+Expected<CaptureProgress> capture(Runtime& runtime, const std::vector<Prompt>& prompts, const CaptureOptions& options,
+                                  const std::function<void(const CaptureProgress&)>& on_progress) {
+  AERIE_ASSIGN(const TraceManifest manifest, capture_manifest(runtime, options));
   AERIE_ASSIGN(TraceWriter writer, TraceWriter::open(options.out, manifest));
-  return Capture(runtime, prompts, options, std::move(writer)).run(on_progress);
+  const auto start = std::chrono::steady_clock::now();
+  CaptureProgress progress;
+  std::vector<int> rows;
+  const int all = static_cast<int>(prompts.size()), last = options.limit > 0 ? std::min(options.first + options.limit, all) : all;
+  for (int row = options.first; row < last; ++row) {
+    ++progress.total;
+    if (writer.has_row(row)) {
+      ++progress.done;
+    } else {
+      rows.push_back(row);
+    }
+  }
+  AERIE_ASSIGN(const auto generator, TraceGenerator::create(runtime, prompts, options, std::move(rows)));
+  for (bool more = true; more;) {
+    if (options.cancel != nullptr && options.cancel->load()) {
+      return cancelled("interrupted after {} of {} conversations; the same command goes on from there", progress.done, progress.total);
+    }
+    std::vector<CapturedRow> ended;
+    AERIE_ASSIGN(more, generator->step(ended));
+    for (const CapturedRow& row : ended) {
+      if (row.trace.tokens.empty()) {
+        ++progress.skipped;
+        continue;
+      }
+      AERIE_TRY(writer.write_row(row.row, row.trace));
+      ++progress.done;
+      progress.answer_tokens += row.answer_tokens;
+      progress.tokens += static_cast<int64_t>(row.trace.tokens.size());
+    }
+    progress.seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
+    if (on_progress) on_progress(progress);
+  }
+  return progress;
 }
 
 }  // namespace aerie

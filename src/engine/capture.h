@@ -3,6 +3,7 @@
 
 #include <atomic>
 #include <functional>
+#include <memory>
 #include <string>
 #include <vector>
 
@@ -30,6 +31,36 @@ struct CaptureProgress {
   int done = 0, total = 0, skipped = 0;   // conversations; `done` includes those that were there before
   int64_t answer_tokens = 0, tokens = 0;  // written by this call
   double seconds = 0;
+};
+
+/// What a folder says that is written with these options. Refuses options that have no meaning for this target.
+Expected<TraceManifest> capture_manifest(const Runtime& runtime, const CaptureOptions& options);
+/// The options, but where to and how many at a time, that a folder was written with. kUnsupported: it was written by another version of
+/// this program, whose answers this one would not give.
+Expected<CaptureOptions> options_of(const Runtime& runtime, const TraceManifest& manifest);
+
+/// A conversation that has ended. Without tokens: its prompt left no room for an answer.
+struct CapturedRow {
+  int row = 0;
+  int answer_tokens = 0;
+  Trace trace;
+};
+
+/// Has the conversations of prompts, one forward after another. Not thread-safe.
+class TraceGenerator {
+ public:
+  /// `rows` are numbers of prompts: they are begun in this order, and end in any. What it is given must outlive it.
+  static Expected<std::unique_ptr<TraceGenerator>> create(Runtime& runtime, const std::vector<Prompt>& prompts,
+                                                          const CaptureOptions& options, std::vector<int> rows);
+  ~TraceGenerator();
+
+  /// One forward; appends what has ended. False: there was nothing left to compute.
+  Expected<bool> step(std::vector<CapturedRow>& ended);
+
+ private:
+  class Impl;
+  explicit TraceGenerator(std::unique_ptr<Impl> impl);
+  std::unique_ptr<Impl> impl_;
 };
 
 /// Row numbers are prompt numbers, so that a capture which was interrupted goes on where it was. A conversation with several

@@ -116,38 +116,62 @@ void pad_rows(PackedBatch& batch) {
   batch.features.resize(static_cast<size_t>(batch.rows()) * width, 0);
 }
 
-std::vector<std::vector<uint32_t>> pack_rows(std::span<const Conversation> conversations, std::span<const uint32_t> chosen,
-                                             int64_t row_length) {
-  std::vector<std::vector<uint32_t>> rows;
-  std::vector<int64_t> lengths;
-  for (const uint32_t index : chosen) {
-    const int64_t length = static_cast<int64_t>(conversations[index].tokens.size());
-    size_t place = 0;
-    while (place < rows.size() && lengths[place] + length > row_length) ++place;
-    if (place == rows.size()) {
+std::vector<std::vector<size_t>> pack_rows(std::span<const int64_t> lengths, int64_t row_length) {
+  std::vector<std::vector<size_t>> rows;
+  std::vector<int64_t> filled;
+  for (size_t i = 0; i < lengths.size(); ++i) {
+    size_t row = 0;
+    while (row < rows.size() && filled[row] + lengths[i] > row_length) ++row;
+    if (row == rows.size()) {
       rows.emplace_back();
-      lengths.push_back(0);
+      filled.push_back(0);
     }
-    rows[place].push_back(index);
-    lengths[place] += length;
+    rows[row].push_back(i);
+    filled[row] += lengths[i];
   }
   return rows;
 }
 
-Expected<std::vector<PackedBatch>> load_step(const Dataset& data, std::span<const uint32_t> chosen, int64_t row_length, int steps,
-                                             std::span<const int32_t> to_draft, const Draws& draws, RowShare share) {
+namespace {
+
+/// `read` gives the conversation at a place.
+template <class Read>
+Expected<std::vector<PackedBatch>> lay_out(std::span<const int64_t> lengths, std::span<const uint32_t> numbers, const Read& read,
+                                           int64_t row_length, int steps, std::span<const int32_t> to_draft, const Draws& draws,
+                                           RowShare share) {
   std::vector<PackedBatch> batches;
-  const auto rows = pack_rows(data.training(), chosen, row_length);
+  const auto rows = pack_rows(lengths, row_length);
   for (size_t r = static_cast<size_t>(share.first); r < rows.size(); r += static_cast<size_t>(share.of)) {
     std::vector<Trace> documents;
-    for (const uint32_t index : rows[r]) {
-      AERIE_ASSIGN(Trace document, data.read(data.training()[index]));
+    std::vector<uint32_t> of_row;
+    for (const size_t place : rows[r]) {
+      AERIE_ASSIGN(Trace document, read(place));
       documents.push_back(std::move(document));
+      of_row.push_back(numbers[place]);
     }
-    batches.push_back(pack_documents(documents, steps, to_draft, draws, rows[r]));
+    batches.push_back(pack_documents(documents, steps, to_draft, draws, of_row));
     pad_rows(batches.back());
   }
   return batches;
+}
+
+}  // namespace
+
+Expected<std::vector<PackedBatch>> load_step(const Dataset& data, std::span<const uint32_t> chosen, int64_t row_length, int steps,
+                                             std::span<const int32_t> to_draft, const Draws& draws, RowShare share) {
+  const std::vector<Conversation>& all = data.training();
+  std::vector<int64_t> lengths;
+  for (const uint32_t index : chosen) lengths.push_back(static_cast<int64_t>(all[index].tokens.size()));
+  return lay_out(
+      lengths, chosen, [&](size_t place) { return data.read(all[chosen[place]]); }, row_length, steps, to_draft, draws, share);
+}
+
+std::vector<PackedBatch> lay_out_step(std::vector<Trace> documents, std::span<const uint32_t> numbers, int64_t row_length, int steps,
+                                      std::span<const int32_t> to_draft, const Draws& draws) {
+  std::vector<int64_t> lengths;
+  for (const Trace& document : documents) lengths.push_back(static_cast<int64_t>(document.length()));
+  const auto read = [&](size_t place) { return Expected<Trace>(std::move(documents[place])); };
+  return *lay_out(lengths, numbers, read, row_length, steps, to_draft, draws, {});
 }
 
 }  // namespace aerie::train

@@ -69,9 +69,8 @@ PackedBatch pack_documents(std::span<const Trace> documents, int steps, std::spa
 /// Appends rows to each step's list up to a multiple of kRowMultiple; they attend to nothing and nothing depends on them.
 void pad_rows(PackedBatch& batch);
 
-/// Groups conversations (by index) into packed rows of at most `row_length` tokens, first fit, in order.
-std::vector<std::vector<uint32_t>> pack_rows(std::span<const Conversation> conversations, std::span<const uint32_t> chosen,
-                                             int64_t row_length);
+/// Groups conversations of these lengths (by their place) into packed rows of at most `row_length` tokens, first fit, in order.
+std::vector<std::vector<size_t>> pack_rows(std::span<const int64_t> lengths, int64_t row_length);
 
 /// Which of an optimiser step's packed rows a process works on: every `of`-th, from `first` on.
 struct RowShare {
@@ -81,5 +80,8 @@ struct RowShare {
 /// Reads and lays out one optimiser step: the packed rows of the chosen conversations, or a share of them.
 Expected<std::vector<PackedBatch>> load_step(const Dataset& data, std::span<const uint32_t> chosen, int64_t row_length, int steps,
                                              std::span<const int32_t> to_draft, const Draws& draws, RowShare share = {});
+/// The same of conversations in memory; `numbers` are what the draws know them by.
+std::vector<PackedBatch> lay_out_step(std::vector<Trace> documents, std::span<const uint32_t> numbers, int64_t row_length, int steps,
+                                      std::span<const int32_t> to_draft, const Draws& draws);
 
 }  // namespace aerie::train

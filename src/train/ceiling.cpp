@@ -34,15 +34,15 @@ double real_rows(const StepPlan& plan) {
   return static_cast<double>(rows);
 }
 
-double fastest(const Matrix& matrix, int64_t rows, at::ScalarType type) {
+double fastest(const Matrix& matrix, int64_t rows, const at::TensorOptions& options) {
   const at::NoGradGuard no_grad;
-  const at::Tensor x = at::full({rows, matrix.in}, 0.5, type), w = at::full({matrix.out, matrix.in}, 0.5, type);
+  const at::Tensor x = at::full({rows, matrix.in}, 0.5, options), w = at::full({matrix.out, matrix.in}, 0.5, options);
   at::matmul(x, w.t());  // the first one prepares
   double least = 0;
   const Clock::time_point begin = Clock::now();
   do {
     const Clock::time_point start = Clock::now();
-    at::matmul(x, w.t());
+    at::matmul(x, w.t()).view({-1})[0].item<double>();  // a GPU has done it when a value of it is there
     const double seconds = std::chrono::duration<double>(Clock::now() - start).count();
     if (seconds > 0 && (least == 0 || seconds < least)) least = seconds;
   } while (Clock::now() - begin < kLong);
@@ -75,12 +75,13 @@ double step_operations(const DraftSpec& spec, std::span<const PackedBatch> batch
   return sum;
 }
 
-double matmul_ceiling(const DraftSpec& spec, int64_t rows, at::ScalarType type) {
+double matmul_ceiling(const DraftSpec& spec, int64_t rows, at::ScalarType type, const at::Device& device) {
+  const auto options = at::TensorOptions().dtype(type).device(device);
   std::vector<Matrix> matrices = matrices_of(spec);
   std::sort(matrices.begin(), matrices.end(), [](const Matrix& a, const Matrix& b) { return a.size() > b.size(); });
-  double most = fastest(matrices.front(), rows, type);
+  double most = fastest(matrices.front(), rows, options);
   const auto body = std::find_if(matrices.begin() + 1, matrices.end(), [](const Matrix& m) { return m.name != "lm_head"; });
-  if (body != matrices.end()) most = std::max(most, fastest(*body, rows, type));
+  if (body != matrices.end()) most = std::max(most, fastest(*body, rows, options));
   return most;
 }
 

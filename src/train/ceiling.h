@@ -17,6 +17,6 @@ double step_operations(const DraftSpec& spec, std::span<const PackedBatch> batch
 
 /// Operations a second of the fastest at::matmul of `rows` rows with one of the drafter's matrices, in `type`: its largest and the largest
 /// but the head are tried, a tenth of a second each. No random number is drawn.
-double matmul_ceiling(const DraftSpec& spec, int64_t rows, at::ScalarType type);
+double matmul_ceiling(const DraftSpec& spec, int64_t rows, at::ScalarType type, const at::Device& device = at::kCPU);
 
 }  // namespace aerie::train

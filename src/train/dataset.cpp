@@ -181,6 +181,10 @@ Expected<Dataset> Dataset::open(const std::vector<std::string>& folders, const D
     return invalid_argument("only {} of {} tokens are supervised, less than 1 %: the loss mask looks wrong", supervised, tokens);
   }
 
+  if (options.judge_only) {
+    data.held_out_ = std::move(usable);
+    return data;
+  }
   const double wanted = options.holdout < 1.0 ? options.holdout * static_cast<double>(usable.size()) : options.holdout;
   const size_t held = static_cast<size_t>(std::lround(std::max(0.0, wanted)));
   if (held >= usable.size()) {

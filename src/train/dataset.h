@@ -27,6 +27,7 @@ struct DatasetOptions {
   double holdout = 0.02;            // below 1 a share of the conversations, otherwise their number
   std::vector<int> taps = {};       // of the captured boundaries, in the order of the drafter's feature; empty: all, as captured
   std::optional<int> teacher = {};  // the captured boundary over which the target's head is taken for its word; none: N
+  bool judge_only = false;          // all are held out, and none are trained on
   // For folders of other makers, which do not say where their states come from: `taps` then says which boundaries they are.
   const TraceTarget* target = nullptr;
   std::string token_rows = {};  // JSON lines of the masks of a speculators folder, the only one (formats/trace_source.h)
@@ -58,6 +59,8 @@ class Dataset {
   /// that runs with different seeds can be compared.
   const std::vector<Conversation>& training() const { return training_; }
   const std::vector<Conversation>& held_out() const { return held_out_; }
+  /// Whose answers tell what there is to draft: the training conversations, or where there are none those held out.
+  const std::vector<Conversation>& told_by() const { return training_.empty() ? held_out_ : training_; }
   const DatasetReport& report() const { return report_; }
   int64_t training_tokens() const;
   /// The drafter's taps, and the boundary that its teacher reads.

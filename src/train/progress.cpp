@@ -38,11 +38,14 @@ double peak_memory_gib() {
 }
 
 void tell(const Plan& p, double time_limit_minutes) {
-  const double training = p.tokens / p.tokens_per_second, all = training + p.validation_seconds;
+  const double training = p.tokens / p.tokens_per_second;
+  const double generating = p.generated_per_second > 0 ? p.tokens / p.generated_per_second : 0.0;
+  const double all = training + generating + p.validation_seconds;
   const bool limited = time_limit_minutes > 0 && 60 * time_limit_minutes < all;
   spdlog::info("time: {} for {} steps over {:.2f} M tokens at {:.0f} tokens/s, {} for {} validations{}", duration(training), p.steps,
                p.tokens / 1e6, p.tokens_per_second, duration(p.validation_seconds), p.validations,
                limited ? fmt::format("; --time-limit ends it after {:.0f} minutes", time_limit_minutes) : std::string());
+  if (generating > 0) spdlog::info("and {} for the target's answers, at {:.0f} tokens/s", duration(generating), p.generated_per_second);
   spdlog::info("memory: {:.2f} GiB so far, about what the run will hold", peak_memory_gib());
   spdlog::info("disk: {:.1f} MB for the drafter, {:.0f} MB for the states to resume from", p.checkpoint_bytes / 1e6,
                3 * p.state_bytes / 1e6);

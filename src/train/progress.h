@@ -28,7 +28,8 @@ struct StepReport {
 struct Plan {
   int64_t steps = 0, validations = 0;
   double tokens = 0, tokens_per_second = 0;
-  double validation_seconds = 0;  // of all of them
+  double generated_per_second = 0;  // of answers that are made for the run; 0: they are there
+  double validation_seconds = 0;    // of all of them
   double checkpoint_bytes = 0, state_bytes = 0;
 };
 void tell(const Plan& plan, double time_limit_minutes);

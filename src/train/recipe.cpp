@@ -69,10 +69,10 @@ Expected<DraftSpec> make_spec(const TrainOptions& o, const TargetTensors& target
   spec.own_embedding = false;
   spec.own_head = true;
   spec.vocab = c.vocab;
-  spec.draft_vocab = o.draft_coverage ? draft_vocab_for(data.training(), *o.draft_coverage, c.vocab, target.end_tokens) : o.draft_vocab;
-  AERIE_ASSIGN(spec.d2t, choose_draft_vocab(data.training(), spec.draft_vocab, c.vocab, target.end_tokens));
-  spdlog::info("a draft vocabulary of {} tokens, which covers {:.2f} % of the training answers", spec.draft_vocab,
-               100 * coverage_of(spec.d2t, data.training(), c.vocab));
+  spec.draft_vocab = o.draft_coverage ? draft_vocab_for(data.told_by(), *o.draft_coverage, c.vocab, target.end_tokens) : o.draft_vocab;
+  AERIE_ASSIGN(spec.d2t, choose_draft_vocab(data.told_by(), spec.draft_vocab, c.vocab, target.end_tokens));
+  spdlog::info("a draft vocabulary of {} tokens, which covers {:.2f} % of the answers", spec.draft_vocab,
+               100 * coverage_of(spec.d2t, data.told_by(), c.vocab));
   AERIE_TRY(spec.validate());
   return spec;
 }

@@ -26,7 +26,7 @@ struct Rows {
 
 Expected<Rows> sample_rows(const Dataset& data) {
   Rows out;
-  const std::vector<Conversation>& all = data.training();
+  const std::vector<Conversation>& all = data.told_by();
   const size_t count = std::min(kConversations, all.size());
   for (size_t c = 0; c < count; ++c) {
     AERIE_ASSIGN(const Trace trace, data.read(all[c * all.size() / count]));

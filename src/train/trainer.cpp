@@ -8,7 +8,6 @@
 #include <chrono>
 #include <cmath>
 #include <filesystem>
-#include <future>
 #include <memory>
 #include <numbers>
 
@@ -18,12 +17,14 @@
 #include "train/batch.h"
 #include "train/ceiling.h"
 #include "train/dataset_check.h"
+#include "train/feed.h"
 #include "train/optimizer.h"
 #include "train/parameters.h"
 #include "train/progress.h"
 #include "train/ranks.h"
 #include "train/recipe.h"
 #include "train/states_check.h"
+#include "train/stream.h"
 #include "train/target_tensors.h"
 #include "train/training_report.h"
 #include "train/validation.h"
@@ -42,17 +43,12 @@ double seconds_since(Clock::time_point start) { return std::chrono::duration<dou
 
 /// Where a run stands; saved with the weights.
 struct RunState {
-  int64_t step = 0;                 // optimiser steps done
-  int64_t epoch = 0, in_epoch = 0;  // the next step's place in the data
+  int64_t step = 0;  // optimiser steps done
+  Place place;       // of the next step in the data
   int64_t tokens = 0;
   double seconds = 0, training_seconds = 0;  // with and without validation
   double best = 0;                           // acceptance length at the trained steps
   int64_t best_step = -1;
-};
-
-/// A step's place in the data.
-struct Place {
-  int64_t epoch = 0, in_epoch = 0;
 };
 
 class Trainer {
@@ -79,9 +75,8 @@ class Trainer {
   Status validate_and_keep_best();
   Status write_report();
   Status save_checkpoint(const DraftValues& values);
-  void plan(int64_t epoch);
-  void start_loading();
-  Draws draws(int64_t epoch) const { return {o_.noise, o_.anchors, o_.seed, epoch}; }
+  Status open_feed();
+  Status interrupted_here();
   double matmul_share() const { return computed_ / computing_seconds_ / ceiling_; }
   double elapsed() const { return state_.seconds + seconds_since(started_); }
   double run_progress() const;
@@ -112,10 +107,7 @@ class Trainer {
   RunState state_;
   int64_t total_steps_ = 0, eval_every_ = 0, validated_at_ = -1;
   Clock::time_point started_, last_save_;
-  int64_t planned_epoch_ = -1;
-  Place loading_;  // of the step that is being loaded
-  std::vector<std::vector<uint32_t>> epoch_steps_;
-  std::future<Expected<std::vector<PackedBatch>>> next_;
+  std::unique_ptr<StepFeed> feed_;
 };
 
 Status Trainer::prepare() {
@@ -138,7 +130,8 @@ Status Trainer::prepare() {
   }
   const TargetConfig& c = target_.config;
   const TraceTarget here{c.name, target_.sha256, c.hidden, c.vocab, c.blocks, c.rms_eps};
-  AERIE_ASSIGN(Dataset data, Dataset::open(o_.data, {o_.row_length, o_.holdout, o_.taps, o_.teacher, &here, o_.token_rows}));
+  AERIE_ASSIGN(Dataset data,
+               Dataset::open(o_.data, {o_.row_length, o_.holdout, o_.taps, o_.teacher, !o_.prompts.empty(), &here, o_.token_rows}));
   data_ = std::make_unique<Dataset>(std::move(data));
   const TraceTarget& traced = data_->manifest().target;
   if (traced.sha256 != here.sha256) {
@@ -186,22 +179,38 @@ Status Trainer::prepare() {
   teacher_.states_normed = states.final_normed;
   pool_ = std::make_unique<ThreadPool>(o_.threads);
 
-  for (int64_t epoch = 0; epoch < o_.epochs; ++epoch) {
-    total_steps_ += static_cast<int64_t>(plan_epoch(data_->training(), o_.tokens_per_step, o_.seed, epoch).size());
-    if (o_.max_steps > 0 && total_steps_ >= o_.max_steps) {
-      total_steps_ = o_.max_steps;
-      break;
-    }
-  }
+  AERIE_TRY(open_feed());
+  total_steps_ = feed_->steps();
   eval_every_ = o_.eval_every > 0 ? o_.eval_every : std::max<int64_t>(1, (total_steps_ + 9) / 10);
 
   if (ranks_.first() && !o_.plan) AERIE_TRY(open_run());
   AERIE_TRY(agree());
   spdlog::info(
-      "{} conversations ({} tokens) to train on, {} held out; {} optimiser steps of about {} tokens, {} matrix products, {} threads{}",
-      data_->training().size(), data_->training_tokens(), data_->held_out().size(), total_steps_, o_.tokens_per_step,
-      matmul_type_ == at::kBFloat16 ? "bf16" : "f32", o_.threads,
-      ranks_.alone() ? std::string() : fmt::format("; rank {} of {}", ranks_.rank(), ranks_.size()));
+      "{:.3f} M tokens to train on, {} conversations held out; {} optimiser steps of about {} tokens, {} matrix products, {} threads{}",
+      feed_->tokens() / 1e6, data_->held_out().size(), total_steps_, o_.tokens_per_step, matmul_type_ == at::kBFloat16 ? "bf16" : "f32",
+      o_.threads, ranks_.alone() ? std::string() : fmt::format("; rank {} of {}", ranks_.rank(), ranks_.size()));
+  return {};
+}
+
+Status Trainer::open_feed() {
+  FeedOptions options;
+  options.tokens_per_step = o_.tokens_per_step;
+  options.row_length = o_.row_length;
+  options.epochs = o_.epochs;
+  options.max_steps = o_.max_steps;
+  options.ttt_steps = o_.ttt_steps;
+  options.to_draft = to_draft_;
+  options.draws = {o_.noise, o_.anchors, o_.seed, 0};
+  options.share = {ranks_.rank(), ranks_.size()};
+  if (o_.prompts.empty()) {
+    feed_ = std::make_unique<FolderFeed>(*data_, options);
+    return {};
+  }
+  if (!ranks_.alone()) return invalid_argument("prompts are answered by one process; WORLD_SIZE is {}", ranks_.size());
+  if (data_->format() != "Aerie")
+    return invalid_argument("prompts are answered as aerie capture does, and {} is of {}", o_.data[0], data_->format());
+  AERIE_ASSIGN(recipe_["prompts"], sha256_file(o_.prompts));
+  AERIE_ASSIGN(feed_, StreamFeed::open(*data_, options, {o_.target, o_.prompts, o_.buffer_mb << 20, o_.threads, &stop_}));
   return {};
 }
 
@@ -237,11 +246,10 @@ Status Trainer::agree() {
                             value.dump(), there.dump());
   }
   const auto from_first = [&](int64_t value) { return ranks_.first() ? static_cast<double>(value) : 0.0; };
-  std::vector<double> place = {from_first(state_.step), from_first(state_.epoch), from_first(state_.in_epoch)};
+  std::vector<double> place = {from_first(state_.step), from_first(state_.place.epoch), from_first(state_.place.in_epoch)};
   AERIE_TRY(ranks_.sum(place));
   state_.step = static_cast<int64_t>(place[0]);
-  state_.epoch = static_cast<int64_t>(place[1]);
-  state_.in_epoch = static_cast<int64_t>(place[2]);
+  state_.place = {static_cast<int64_t>(place[1]), static_cast<int64_t>(place[2])};
   const at::NoGradGuard no_grad;
   const std::vector<at::Tensor> tensors = parameters_->state();
   if (!ranks_.first()) {
@@ -279,8 +287,7 @@ Status Trainer::restore(const std::string& path) {
   const json& run = state["run"];
   try {
     state_.step = run.at("step");
-    state_.epoch = run.at("epoch");
-    state_.in_epoch = run.at("in_epoch");
+    state_.place = {run.at("epoch"), run.at("in_epoch")};
     state_.tokens = run.at("tokens");
     state_.seconds = run.at("seconds");
     state_.training_seconds = run.at("training_seconds");
@@ -301,7 +308,7 @@ Status Trainer::restore(const std::string& path) {
 }
 
 Status Trainer::save_state() {
-  const json run = {{"step", state_.step},     {"epoch", state_.epoch},         {"in_epoch", state_.in_epoch},
+  const json run = {{"step", state_.step},     {"epoch", state_.place.epoch},   {"in_epoch", state_.place.in_epoch},
                     {"tokens", state_.tokens}, {"seconds", elapsed()},          {"training_seconds", state_.training_seconds},
                     {"best", state_.best},     {"best_step", state_.best_step}, {"validated_at", validated_at_}};
   last_save_ = Clock::now();
@@ -363,7 +370,7 @@ Status Trainer::write_report() {
 }
 
 double Trainer::run_progress() const {
-  const double by_steps = static_cast<double>(state_.step) / static_cast<double>(total_steps_);
+  const double by_steps = feed_->progress(state_.step, state_.place);
   const double by_time = o_.time_limit_minutes > 0 ? elapsed() / (60 * o_.time_limit_minutes) : 0.0;
   return std::min(1.0, std::max(by_steps, by_time));
 }
@@ -371,24 +378,6 @@ double Trainer::run_progress() const {
 bool Trainer::finished() const {
   const bool improving = o_.patience == 0 || state_.best_step < 0 || validated_at_ - state_.best_step < o_.patience * eval_every_;
   return run_progress() >= 1.0 || !improving;
-}
-
-void Trainer::plan(int64_t epoch) {
-  if (planned_epoch_ == epoch) return;
-  epoch_steps_ = plan_epoch(data_->training(), o_.tokens_per_step, o_.seed, epoch);
-  planned_epoch_ = epoch;
-}
-
-void Trainer::start_loading() {
-  plan(state_.epoch);
-  loading_ = {state_.epoch, state_.in_epoch};
-  const std::vector<uint32_t> chosen = epoch_steps_[static_cast<size_t>(state_.in_epoch)];
-  next_ = std::async(std::launch::async, [this, chosen, drawn = draws(state_.epoch)] {
-    return load_step(*data_, chosen, o_.row_length, o_.ttt_steps, to_draft_, drawn, {ranks_.rank(), ranks_.size()});
-  });
-  if (static_cast<size_t>(++state_.in_epoch) < epoch_steps_.size()) return;
-  state_.in_epoch = 0;
-  ++state_.epoch;
 }
 
 /// Clocks and signals differ between ranks: rank 0 says how the next step is done, and whether it is.
@@ -463,7 +452,7 @@ Status Trainer::one_step(const std::vector<PackedBatch>& batches) {
   computed_ += step_operations(spec_, batches, o_.head != HeadMode::kFrozen);
   report.step = state_.step;
   report.total_steps = total_steps_;
-  report.epoch = state_.epoch;
+  report.epoch = state_.place.epoch;
   report.learning_rate = rate_;
   report.tokens = state_.tokens;
   report.tokens_per_second = static_cast<double>(state_.tokens) / state_.training_seconds;
@@ -482,7 +471,6 @@ Status Trainer::run() {
     AERIE_TRY(ranks_.finish());
     return done;
   }
-  if (next_.valid()) next_.wait();
   ranks_.give_up(done.message());
   return done;
 }
@@ -490,18 +478,17 @@ Status Trainer::run() {
 /// What the run would take, from its first steps; nothing is written.
 Status Trainer::tell_plan() {
   if (!ranks_.alone()) return invalid_argument("a plan is made by one process; WORLD_SIZE is {}", ranks_.size());
-  constexpr size_t kSteps = 4;  // the first is not counted: it compiles matrix products and touches memory
-  plan(0);
+  constexpr int64_t kSteps = 4;  // the first is not counted: it compiles matrix products and touches memory
   rate_ = o_.learning_rate * learning_rate_factor(0, o_.warmup_steps, 0);
   double step_seconds = 0;
   int64_t counted = 0;
-  const size_t steps = std::min(kSteps, epoch_steps_.size());
-  for (size_t i = 0; i < steps; ++i) {
-    AERIE_ASSIGN(const std::vector<PackedBatch> batches,
-                 load_step(*data_, epoch_steps_[i], o_.row_length, o_.ttt_steps, to_draft_, draws(0)));
+  const int64_t steps = std::min(kSteps, total_steps_);
+  for (int64_t i = 0; i < steps; ++i) {
+    AERIE_ASSIGN(const LoadedStep loaded, feed_->next());
+    if (loaded.end) break;
     const Clock::time_point start = Clock::now();
     int64_t tokens = 0;
-    AERIE_ASSIGN(const StepReport report, gradients(batches, tokens));
+    AERIE_ASSIGN(const StepReport report, gradients(loaded.batches, tokens));
     ++state_.step;
     update_weights(report);
     if (i == 0 && steps > 1) continue;
@@ -517,9 +504,8 @@ Status Trainer::tell_plan() {
 
   Plan figures;
   figures.steps = total_steps_;
-  figures.tokens = static_cast<double>(data_->training_tokens()) * static_cast<double>(o_.epochs);
-  const double steps_of_all = static_cast<double>(epoch_steps_.size()) * static_cast<double>(o_.epochs);
-  figures.tokens *= static_cast<double>(total_steps_) / steps_of_all;
+  figures.tokens = feed_->tokens();
+  figures.generated_per_second = feed_->tokens_per_second();
   figures.tokens_per_second = static_cast<double>(counted) / step_seconds;
   figures.validations = total_steps_ / eval_every_;
   figures.validation_seconds = one_validation * static_cast<double>(figures.validations);
@@ -536,46 +522,40 @@ Status Trainer::saved_if_lost(const Status& status) {
   return io_error("{}; saved after step {}. Go on with --resume", status.message(), state_.step);
 }
 
+Status Trainer::interrupted_here() {
+  if (ranks_.first()) AERIE_TRY(save_state());
+  progress_.finish_line();
+  if (ranks_.first()) AERIE_TRY(write_report());
+  return cancelled("interrupted after step {} of {}; saved. Go on with --resume", state_.step, total_steps_);
+}
+
 Status Trainer::work() {
   const bool first = ranks_.first();
   const int64_t usual_rows = std::min<int64_t>(o_.tokens_per_step, o_.row_length);  // of one packed row of a step
-  if (first) ceiling_ = matmul_ceiling(spec_, rounded_up(usual_rows, kRowMultiple), matmul_type_);
+  if (first) ceiling_ = matmul_ceiling(spec_, rounded_up(usual_rows, kRowMultiple), matmul_type_, teacher_.embedding.device());
   started_ = last_save_ = Clock::now();
   // A run that was interrupted where a validation was due has it now.
   if (first && state_.step > 0 && state_.step % eval_every_ == 0 && !finished()) AERIE_TRY(validate_and_keep_best());
   if (first) AERIE_TRY(write_report());  // that it cannot be written is better known now
   AERIE_TRY(next_order());
-  // The place in the data runs one step ahead of the weights while a step is being loaded; a save must not keep that.
+  feed_->go_to(state_.place);
   while (go_on_) {
-    if (!next_.valid()) start_loading();
-    const Place here = loading_;
-    AERIE_ASSIGN(const std::vector<PackedBatch> batches, next_.get());
-    const RunState before = state_;
-    if (state_.step + 1 < total_steps_) start_loading();
-    const int64_t ahead_epoch = state_.epoch, ahead_in_epoch = state_.in_epoch;
-    const Status stepped = one_step(batches);
+    const Expected<LoadedStep> loaded = feed_->next();
+    if (!loaded.ok()) return loaded.status().code() == StatusCode::kCancelled ? interrupted_here() : loaded.status();
+    const Status stepped = loaded->end ? Status() : one_step(loaded->batches);
     // Where another rank is lost the weights are those of the last whole step, and this one is to be done again.
-    state_.epoch = ranks_.lost() ? here.epoch : before.epoch;
-    state_.in_epoch = ranks_.lost() ? here.in_epoch : before.in_epoch;
+    if (!ranks_.lost()) state_.place = loaded->next;
     AERIE_TRY(saved_if_lost(stepped));
     AERIE_TRY(saved_if_lost(next_order()));
-    if (interrupted_ && go_on_) {
-      if (first) AERIE_TRY(save_state());
-      progress_.finish_line();
-      if (first) AERIE_TRY(write_report());
-      return cancelled("interrupted after step {} of {}; saved. Go on with --resume", state_.step, total_steps_);
-    }
+    if (interrupted_ && go_on_) return interrupted_here();
     if (first && go_on_) {
       const bool due = state_.step % eval_every_ == 0;
       if (due) AERIE_TRY(validate_and_keep_best());
       if (due || Clock::now() - last_save_ > kSaveInterval) AERIE_TRY(save_state());
       if (due) AERIE_TRY(write_report());
     }
-    state_.epoch = ahead_epoch;
-    state_.in_epoch = ahead_in_epoch;
   }
   progress_.finish_line();
-  if (next_.valid()) next_.wait();
   if (!first) return {};
   if (run_progress() < 1.0) {
     spdlog::info("stopped after step {} of {}: {} validations did not better step {}", state_.step, total_steps_, o_.patience,
@@ -594,6 +574,7 @@ Status Trainer::work() {
       computing_seconds_ > 0 ? fmt::format(", {} ({:.0f} GFLOP/s)", share_text(matmul_share()), ceiling_ / 1e9) : std::string();
   spdlog::info("{:.0f} tokens/s{} in {}; peak memory {:.2f} GiB", static_cast<double>(state_.tokens) / state_.training_seconds, share,
                duration(elapsed()), peak_memory_gib());
+  if (feed_->tokens_per_second() > 0) spdlog::info("the target answered at {:.0f} tokens/s, prompts included", feed_->tokens_per_second());
   return {};
 }
 

@@ -28,7 +28,11 @@ enum class Optimizer { kAdamW, kMuon };
 
 struct TrainOptions {
   std::vector<std::string> data;  // folders of traces, of Aerie or other makers (formats/trace_source.h)
-  std::string token_rows;         // JSON lines of the masks of a speculators folder
+  /// Prompts that the target answers while it is trained for, instead of stored answers; `data` then gives the settings, the draft
+  /// vocabulary and what is judged by (stream.h).
+  std::string prompts;
+  int64_t buffer_mb = 256;  // of states that wait to be trained on
+  std::string token_rows;   // JSON lines of the masks of a speculators folder
   std::string out;
   std::string target;     // GGUF file, or a folder of Hugging Face
   std::vector<int> taps;  // of the captured boundaries, in the order of the feature; empty: all. Of other makers' states: what they are

@@ -244,9 +244,8 @@ std::vector<Conversation> lengths(const std::vector<size_t>& tokens) {
 }
 
 TEST(Packing, FirstFitWithinTheRowLength) {
-  const auto conversations = lengths({60, 50, 40, 50, 100});
-  const std::vector<uint32_t> chosen = {0, 1, 2, 3, 4};
-  EXPECT_EQ(pack_rows(conversations, chosen, 100), (std::vector<std::vector<uint32_t>>{{0, 2}, {1, 3}, {4}}));
+  const std::vector<int64_t> tokens = {60, 50, 40, 50, 100};
+  EXPECT_EQ(pack_rows(tokens, 100), (std::vector<std::vector<size_t>>{{0, 2}, {1, 3}, {4}}));
 }
 
 TEST(Plan, EveryConversationOncePerEpochInASeededOrder) {
