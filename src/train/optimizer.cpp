@@ -1,6 +1,8 @@
 #include "train/optimizer.h"
 
 #include <cmath>
+#include <numeric>
+#include <vector>
 
 #include "train/fused.h"
 
@@ -38,23 +40,53 @@ void adam(Parameter& p, const at::Tensor& gradient, const OptimizerOptions& o, d
 /// Muon with Nesterov momentum. The factor gives the step the root mean square that AdamW's has (arXiv 2502.16982), so that both take the
 /// same learning rates.
 void muon(Parameter& p, const at::Tensor& gradient, const OptimizerOptions& o, double rate, double scale) {
-  p.first.mul_(o.momentum).add_(gradient, scale);
-  const at::Tensor ahead = at::add(gradient * scale, p.first, o.momentum);
-  const double longer = static_cast<double>(std::max(ahead.size(0), ahead.size(1)));
-  p.value.mul_(1.0 - rate * o.weight_decay).add_(orthogonalised(ahead, o.matmul_type), -rate * 0.2 * std::sqrt(longer));
+  const double keep = 1.0 - rate * o.weight_decay;
+  const double move = -rate * 0.2 * std::sqrt(static_cast<double>(std::max(p.value.size(0), p.value.size(1))));
+  if (!row_ops_reach(p.value)) {
+    p.first.mul_(o.momentum).add_(gradient, scale);
+    const at::Tensor ahead = at::add(gradient * scale, p.first, o.momentum);
+    p.value.mul_(keep).add_(orthogonalised(ahead.to(o.matmul_type), ahead.norm().item<double>()), move);
+    return;
+  }
+  constexpr int64_t kPiece = 4096;  // stays in the cache from one loop over it to the next
+  const at::Tensor g = gradient.contiguous(),
+                   ahead = at::empty(p.value.sizes(), p.value.options().dtype(o.matmul_type).requires_grad(false));
+  const int64_t n = p.value.numel(), pieces = (n + kPiece - 1) / kPiece;
+  const auto for_pieces = [&](const auto& f) {
+    for_rows(pieces, kPiece, [&](int64_t begin, int64_t end, int) {
+      for (int64_t piece = begin; piece < end; ++piece) f(piece, piece * kPiece, std::min(kPiece, n - piece * kPiece));
+    });
+  };
+  with_row_types(o.matmul_type, [&](auto narrow, auto wide) {
+    using T = decltype(narrow);
+    using A = decltype(wide);
+    const RowOps<T, A>& ops = row_ops<T, A>();
+    std::vector<double> squares(static_cast<size_t>(pieces));  // added up in order: the sum does not depend on the threads
+    for_pieces([&](int64_t piece, int64_t at, int64_t count) {
+      squares[static_cast<size_t>(piece)] = ops.momentum(static_cast<A>(o.momentum), static_cast<A>(scale), values_of<A>(g) + at, count,
+                                                         values_of<A>(p.first) + at, values_of<T>(ahead) + at);
+    });
+    const at::Tensor step = orthogonalised(ahead, std::sqrt(std::accumulate(squares.begin(), squares.end(), 0.0))).contiguous();
+    for_pieces([&](int64_t, int64_t at, int64_t count) {
+      A* value = values_of<A>(p.value) + at;
+      for (int64_t j = 0; j < count; ++j) value[j] *= static_cast<A>(keep);
+      ops.add_product(static_cast<A>(move), values_of<T>(step) + at, count, value);
+    });
+  });
 }
 
 }  // namespace
 
-at::Tensor orthogonalised(const at::Tensor& g, at::ScalarType type) {
+at::Tensor orthogonalised(const at::Tensor& g, double norm) {
   constexpr double a = 3.4445, b = -4.7750, c = 2.0315;  // the steepest at zero of those that do not leave [0.7, 1.2]
   const bool tall = g.size(0) > g.size(1);
-  at::Tensor x = ((tall ? g.t() : g) / (g.norm() + 1e-7)).to(type);
+  at::Tensor x = g / (norm + 1e-7);
   for (int i = 0; i < 5; ++i) {
-    const at::Tensor gram = at::matmul(x, x.t());
-    x = a * x + at::matmul(b * gram + c * at::matmul(gram, gram), x);
+    const at::Tensor gram = tall ? at::mm(x.t(), x) : at::mm(x, x.t());
+    const at::Tensor powers = at::addmm(gram, gram, gram, b, c);
+    x = tall ? at::addmm(x, x, powers, a) : at::addmm(x, powers, x, a);
   }
-  return (tall ? x.t() : x).to(g.scalar_type());
+  return x;
 }
 
 void update(Parameters& parameters, const OptimizerOptions& options, double learning_rate, int64_t step, double norm) {

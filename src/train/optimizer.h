@@ -12,14 +12,14 @@ struct OptimizerOptions {
   double beta1 = 0.9, beta2 = 0.95, eps = 1e-8, weight_decay = 0.01;  // AdamW (arXiv 1711.05101)
   double momentum = 0.95;                                             // Muon's
   double clip = 1.0;                                                  // of the global gradient norm
-  at::ScalarType matmul_type = at::kFloat;                            // of Muon's matrix products, where the parameters are float32
+  at::ScalarType matmul_type = at::kFloat;  // of Muon's matrix products: bf16 where the parameters are float32, or their own
 };
 
 /// Gradients scaled to a norm of at most `clip` (`norm` is theirs); `step` counts from 1.
 void update(Parameters& parameters, const OptimizerOptions& options, double learning_rate, int64_t step, double norm);
 
-/// The matrix with the singular vectors of `g` and singular values near one, by five Newton-Schulz steps in `type`
-/// (https://kellerjordan.github.io/posts/muon/).
-at::Tensor orthogonalised(const at::Tensor& g, at::ScalarType type);
+/// The matrix with the singular vectors of `g` and singular values near one, by five Newton-Schulz steps in its type
+/// (https://kellerjordan.github.io/posts/muon/). `norm`: of g, over all values.
+at::Tensor orthogonalised(const at::Tensor& g, double norm);
 
 }  // namespace aerie::train

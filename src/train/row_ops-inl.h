@@ -300,6 +300,18 @@ void add_product_row(A scale, const T* x, int64_t n, A* y) {
   for (int64_t j = 0; j < n; j += Lanes<A>::kCount) store(load(y + j, n - j) + scale * load(x + j, n - j), y + j, n - j);
 }
 
+template <class T, class A>
+A momentum_row(A momentum, A scale, const A* gradient, int64_t n, A* first, T* ahead) {
+  VectorOf<A> squares = {};
+  for (int64_t j = 0; j < n; j += Lanes<A>::kCount) {
+    const VectorOf<A> g = load(gradient + j, n - j) * scale, moved = load(first + j, n - j) * momentum + g, look = moved * momentum + g;
+    store(moved, first + j, n - j);
+    store(look, ahead + j, n - j);
+    squares += look * look;
+  }
+  return sum_of(squares);
+}
+
 template <class A>
 void adam_row(const AdamStep<A>& s, const A* gradient, int64_t n, A* value, A* first, A* second) {
 #pragma omp simd
@@ -313,9 +325,20 @@ void adam_row(const AdamStep<A>& s, const A* gradient, int64_t n, A* value, A* f
 
 template <class T, class A>
 constexpr RowOps<T, A> row_ops_here() {
-  return {teacher_row<T, A>,     loss_row<T, A>,        rms_norm_row<A>,   rms_norm_row_backward<A>,   gated_row<T>,
-          gated_row_backward<T>, rotate_row<A>,         softmax_row<T, A>, softmax_row_backward<T, A>, dot_row<A>,
-          add_product_row<A, A>, add_product_row<T, A>, adam_row<A>};
+  return {teacher_row<T, A>,
+          loss_row<T, A>,
+          rms_norm_row<A>,
+          rms_norm_row_backward<A>,
+          gated_row<T>,
+          gated_row_backward<T>,
+          rotate_row<A>,
+          softmax_row<T, A>,
+          softmax_row_backward<T, A>,
+          dot_row<A>,
+          add_product_row<A, A>,
+          add_product_row<T, A>,
+          momentum_row<T, A>,
+          adam_row<A>};
 }
 
 }  // namespace

@@ -79,6 +79,9 @@ struct RowOps {
   void (*add_scaled)(A scale, const A* x, int64_t n, A* y);
   /// The same of a matrix product's values.
   void (*add_product)(A scale, const T* x, int64_t n, A* y);
+  /// Muon's momentum: first = momentum * first + scale * gradient, and with Nesterov's look ahead = momentum * first + scale * gradient.
+  /// Returns the sum of the squares of `ahead` before it is rounded.
+  A (*momentum)(A momentum, A scale, const A* gradient, int64_t n, A* first, T* ahead);
   void (*adam)(const AdamStep<A>& step, const A* gradient, int64_t n, A* value, A* first, A* second);
 };
 

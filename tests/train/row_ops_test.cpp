@@ -146,6 +146,15 @@ void agrees_with_double(const RowOps<T, float>& ops) {
     expect_near(found_sum, sum, 1e-5, 1e-5, "sum, " + what);
     expect_near(found_product, sum, 1e-5, 1e-5, "product, " + what);
 
+    Doubles moved = t, ahead(count);
+    std::vector<float> found_moved = as<float>(t);
+    std::vector<T> found_ahead(count);
+    const double squares = exact().momentum(0.95, 0.5, dy.data(), n, moved.data(), ahead.data());
+    const float found_squares = ops.momentum(0.95f, 0.5f, as<float>(dy).data(), n, found_moved.data(), found_ahead.data());
+    EXPECT_NEAR(found_squares, squares, 1e-4 * (1 + squares)) << what;
+    expect_near(found_moved, moved, 1e-5, 1e-6, "momentum, " + what);
+    expect_near(found_ahead, ahead, kRounding<T>, 1e-6, "the look ahead, " + what);
+
     AdamStep<double> adam = {0.9, 0.95, 1e-8, 0.5, 0.999, 0.01, 3.0};
     Doubles value = z, first = t, second(count, 0.5);
     std::vector<float> found_value = as<float>(z), found_first = as<float>(t), found_second(count, 0.5f);
