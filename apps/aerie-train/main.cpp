@@ -48,7 +48,7 @@ int main(int argc, char** argv) {
   spin_briefly(argv);
   TrainOptions o;
   bool verbose = false;
-  CLI::App app{"Trains an EAGLE-3 drafter on traces that `aerie capture` made. It can be interrupted (Ctrl-C) and goes on with --resume."};
+  CLI::App app{"Trains an EAGLE-3 drafter on the states of its target. It can be interrupted (Ctrl-C) and goes on with --resume."};
   app.option_defaults()->always_capture_default();
 
   app.add_option(

@@ -41,6 +41,8 @@ class StepFeed {
   /// Optimiser steps of the run, and its tokens; of answers that are not known yet, about as many.
   virtual int64_t steps() const = 0;
   virtual double tokens() const = 0;
+  /// Tokens of one pass over the data: those that are new.
+  virtual double tokens_of_epoch() const = 0;
   /// How far a run is that has done so many steps and goes on at `place`; 1 at the end.
   virtual double progress(int64_t step, const Place& place) const = 0;
   /// The next call of next() gives the step at `place`.
@@ -59,6 +61,7 @@ class FolderFeed : public StepFeed {
 
   int64_t steps() const override { return steps_; }
   double tokens() const override { return tokens_; }
+  double tokens_of_epoch() const override { return static_cast<double>(data_.training_tokens()); }
   double progress(int64_t step, const Place&) const override { return static_cast<double>(step) / static_cast<double>(steps_); }
   void go_to(const Place& place) override;
   Expected<LoadedStep> next() override;

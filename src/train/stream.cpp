@@ -31,7 +31,7 @@ Expected<std::unique_ptr<StreamFeed>> StreamFeed::open(const Dataset& judged, co
   load.threads = stream.threads;
   AERIE_ASSIGN(feed->runtime_, Runtime::load(load));
   AERIE_ASSIGN(feed->capture_, options_of(*feed->runtime_, judged.manifest()));
-  double tokens = 0;
+  double& tokens = feed->tokens_of_epoch_;
   for (const Conversation& conversation : judged.held_out()) {
     feed->judged_prompts_.insert(prompt_of(conversation.tokens, conversation.mask));
     tokens += static_cast<double>(conversation.tokens.size());

@@ -35,6 +35,7 @@ class StreamFeed : public StepFeed {
 
   int64_t steps() const override { return steps_; }
   double tokens() const override { return tokens_; }
+  double tokens_of_epoch() const override { return tokens_of_epoch_; }
   double progress(int64_t step, const Place& place) const override;
   void go_to(const Place& place) override;
   Expected<LoadedStep> next() override;
@@ -63,7 +64,7 @@ class StreamFeed : public StepFeed {
   std::map<int64_t, Trace> waiting_;  // by place in the epoch; empty: left out
   int64_t waiting_bytes_ = 0;
   int64_t steps_ = 0;
-  double tokens_ = 0, generated_ = 0, generating_seconds_ = 0;
+  double tokens_ = 0, tokens_of_epoch_ = 0, generated_ = 0, generating_seconds_ = 0;
 };
 
 }  // namespace aerie::train

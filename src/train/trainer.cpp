@@ -352,7 +352,7 @@ Status Trainer::write_report() {
   run.target = target_.config.name;
   run.recipe = recipe_;
   run.trained_steps = o_.ttt_steps;
-  run.data_tokens = static_cast<double>(data_->training_tokens());
+  run.data_tokens = feed_->tokens_of_epoch();
   run.matmul_ceiling = ceiling_;
   run.facts = {fmt::format("step {} of {}, {:.2f} M tokens; {} epochs of {:.2f} M are the most", state_.step, total_steps_,
                            static_cast<double>(state_.tokens) / 1e6, o_.epochs, run.data_tokens / 1e6),
