@@ -25,7 +25,8 @@ step "capturing the answers to $prompts prompts"
 step "training"
 resume=()
 [ ! -e "$out/drafter" ] || resume=(--resume)
-"$aerie" train -m "$target" --data "$out/traces" --out "$out/drafter" --epochs 2 --holdout 64 ${resume[@]+"${resume[@]}"}
+"$aerie" train -m "$target" --data "$out/traces" --out "$out/drafter" --epochs 2 --holdout 64 \
+  --feature-norm concat ${resume[@]+"${resume[@]}"}
 for name in mt_bench humaneval gsm8k; do
   step "held-out prompts: $name"
   "$aerie" capture -m "$target" --prompts "data/eval/$name.jsonl" -n 200 --out "$out/eval-$name"

@@ -41,7 +41,7 @@ struct TrainOptions {
   /// A drafter to go on from, of any dialect: its weights, its draft vocabulary and every field of its forward; the taps and the fields
   /// below, up to draft_vocab, are then its own.
   std::string from;
-  FeatureNorm feature_norm = FeatureNorm::kConcat;
+  FeatureNorm feature_norm = FeatureNorm::kPerTap;
   Feedback feedback = Feedback::kPostNorm;
   bool norm_before_residual = false;
   HeadMode head = HeadMode::kWarm;

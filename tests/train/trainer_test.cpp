@@ -178,7 +178,7 @@ TEST(Train, OverfitsEightConversations) {
   ASSERT_TRUE(checkpoint.ok()) << checkpoint.status().message();
   EXPECT_EQ(checkpoint->spec.taps, (std::vector<int>{1, 3}));
   EXPECT_EQ(checkpoint->spec.feedback, Feedback::kPostNorm);
-  EXPECT_EQ(checkpoint->spec.feature_norm, FeatureNorm::kConcat);
+  EXPECT_EQ(checkpoint->spec.feature_norm, FeatureNorm::kPerTap);
   EXPECT_FALSE(checkpoint->spec.norm_before_residual);
   const auto data = Dataset::open({traces}, {.max_tokens = 64, .holdout = 0});
   ThreadPool pool(1);
@@ -301,7 +301,7 @@ TEST(Train, GoesOnFromADrafter) {
   const std::string traces = target.write_traces("traces", target.conversations(30));
   TrainOptions first = tiny_options(target, traces, "first");
   first.draft_vocab = 40;
-  first.feature_norm = FeatureNorm::kPerTap;
+  first.feature_norm = FeatureNorm::kNone;
   first.feedback = Feedback::kPreNorm;
   first.taps = {3, 1};
   first.max_steps = 150;
