@@ -92,10 +92,9 @@ int main(int argc, char** argv) {
       ->add_option(
           "--taps", o.taps,
           "boundaries that it reads, in order, of those that the data holds (default: all); of other makers' data, which do not say "
-          "it: the boundaries that all of their states are")
+          "it: the boundaries that all of their states are, with --from too")
       ->delimiter(',')
-      ->check(CLI::NonNegativeNumber)
-      ->excludes(from);
+      ->check(CLI::NonNegativeNumber);
   drafter
       ->add_option(
           "--teacher", o.teacher,
@@ -156,8 +155,11 @@ int main(int argc, char** argv) {
   recipe->add_option("--warmup", o.warmup_steps, "optimiser steps of linear warm-up")->check(CLI::NonNegativeNumber);
 
   auto* checking = app.add_option_group("Validation");
-  checking->add_option("--holdout", o.holdout, "conversations kept for validation: a share below 1, or their number")
-      ->check(CLI::NonNegativeNumber);
+  checking
+      ->add_option("--holdout", o.holdout,
+                   "conversations kept for validation: a share below 1, or their number; with --prompts all of --data are")
+      ->check(CLI::NonNegativeNumber)
+      ->excludes(prompts);
   checking->add_option("--eval-every", o.eval_every, "optimiser steps between validations; 0 = ten in the run")
       ->check(CLI::NonNegativeNumber);
   checking->add_option("--patience", o.patience, "validations in a row without a longer acceptance length that end the run; 0 = never")

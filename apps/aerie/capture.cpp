@@ -25,7 +25,7 @@ Status run_capture(CaptureFlags& flags) {
                  line.update(p.done, p.total, fmt::format("{} conversations, {} answer tokens, {:.0f}/s", p.done, p.answer_tokens, rate));
                }));
   line.finish();
-  spdlog::info("{} of {} conversations in {} ({} left out as too long); {} tokens written, {} of them answers, {:.0f} answer tokens/s",
+  spdlog::info("{} of {} conversations in {} ({} left out); {} tokens written, {} of them answers, {:.0f} answer tokens/s",
                result.done, result.total, flags.capture.out, result.skipped, result.tokens, result.answer_tokens,
                result.seconds > 0 ? static_cast<double>(result.answer_tokens) / result.seconds : 0.0);
   return {};

@@ -9,6 +9,7 @@
 #include <deque>
 
 #include "base/file_io.h"
+#include "base/log.h"
 #include "base/random.h"
 #include "eagle3/layer_ids.h"
 #include "engine/batch_decoder.h"
@@ -31,6 +32,69 @@ struct Conversation {
 /// Renders messages and gives back the template's whole text with its tokens.
 Expected<RenderedPrompt> render(const Runtime& runtime, const std::vector<ChatMessage>& messages) {
   return runtime.chat_template()->render(messages, true);
+}
+
+/// The boundaries that are stored. Refuses options that have no meaning for this target.
+Expected<std::vector<int>> checked_taps(const Runtime& runtime, const CaptureOptions& options) {
+  const TargetConfig& config = runtime.target().config();
+  if (runtime.chat_template() == nullptr)
+    return unsupported("{}: has no chat template, so prompts cannot be put to it", runtime.file().path());
+  if (options.slots < 1 || options.row_budget < options.slots) {
+    return invalid_argument("expected at least one slot and a row budget of no less than the slots, found {} and {}", options.slots,
+                            options.row_budget);
+  }
+  if (options.max_new_tokens < 1 || options.max_length < 3) return invalid_argument("answers and conversations need room for tokens");
+  if (options.temperatures.empty()) return invalid_argument("a temperature is needed, 0 for greedy answers");
+  for (const double temperature : options.temperatures) {
+    if (!std::isfinite(temperature) || temperature < 0) return invalid_argument("{} is no temperature", temperature);
+  }
+  if (options.taps.empty() && config.blocks < 6) {
+    return invalid_argument("the default taps 2, N/2 and N-3 need a target of 6 blocks or more, this one has {}: give --taps",
+                            config.blocks);
+  }
+  return options.taps.empty() ? default_taps(LayerIdRule::kBoundary, config.blocks) : options.taps;
+}
+
+/// Messages that stand before the first answer.
+size_t messages_before_answer(const Prompt& prompt) { return prompt.messages.front().role == "system" ? 2 : 1; }
+
+/// A prompt as the target is handed it first.
+struct OpenedPrompt {
+  std::string text;
+  std::vector<int32_t> tokens;
+};
+Expected<OpenedPrompt> open_prompt(const Runtime& runtime, const Prompt& prompt) {
+  const std::vector<ChatMessage> messages(prompt.messages.begin(),
+                                          prompt.messages.begin() + static_cast<ptrdiff_t>(messages_before_answer(prompt)));
+  AERIE_ASSIGN(const RenderedPrompt rendered, render(runtime, messages));
+  OpenedPrompt out;
+  AERIE_ASSIGN(out.tokens, runtime.tokenizer().encode(rendered));
+  out.text = rendered.text();
+  return out;
+}
+
+/// Rows carry their prompts' numbers: whether those that are there belong to these prompts, by some of them.
+Status check_prompts(const Runtime& runtime, const std::vector<Prompt>& prompts, const std::string& folder) {
+  constexpr size_t kLookedAt = 16;
+  AERIE_ASSIGN(const TraceReader reader, TraceReader::open(folder));
+  const std::vector<int>& rows = reader.rows();
+  const size_t count = std::min(kLookedAt, rows.size());
+  for (size_t i = 0; i < count; ++i) {
+    const int row = rows[i * rows.size() / count];
+    const Expected<Trace> trace = reader.read(row);
+    if (!trace.ok()) continue;  // whoever reads the folder says so
+    const bool known = static_cast<size_t>(row) < prompts.size();
+    const auto opened = known ? open_prompt(runtime, prompts[static_cast<size_t>(row)]) : Expected<OpenedPrompt>(OpenedPrompt());
+    if (known && opened.ok() && opened->tokens.size() <= trace->length() &&
+        std::equal(opened->tokens.begin(), opened->tokens.end(), trace->tokens.begin())) {
+      continue;
+    }
+    return invalid_argument(
+        "{}: its row {} is not an answer to prompt {} of these: go on with the prompts that it was captured from, or choose "
+        "another folder",
+        folder, row, row);
+  }
+  return {};
 }
 
 /// The part of `prompt` from byte `begin` on.
@@ -87,9 +151,9 @@ TraceGenerator::~TraceGenerator() = default;
 
 Expected<std::unique_ptr<TraceGenerator>> TraceGenerator::create(Runtime& runtime, const std::vector<Prompt>& prompts,
                                                                  const CaptureOptions& options, std::vector<int> rows) {
-  AERIE_ASSIGN(const TraceManifest manifest, capture_manifest(runtime, options));
+  AERIE_ASSIGN(std::vector<int> taps, checked_taps(runtime, options));
   return std::unique_ptr<TraceGenerator>(
-      new TraceGenerator(std::make_unique<Impl>(runtime, prompts, options, manifest.taps, std::move(rows))));
+      new TraceGenerator(std::make_unique<Impl>(runtime, prompts, options, std::move(taps), std::move(rows))));
 }
 
 Expected<bool> TraceGenerator::step(std::vector<CapturedRow>& ended) { return impl_->step(ended); }
@@ -112,11 +176,16 @@ Status TraceGenerator::Impl::begin_next(int slot, std::vector<CapturedRow>& ende
     c.row = waiting_.front();
     waiting_.pop_front();
     const Prompt& prompt = prompts_[static_cast<size_t>(c.row)];
-    c.answered = prompt.messages.front().role == "system" ? 2 : 1;
+    c.answered = messages_before_answer(prompt);
     c.history.assign(prompt.messages.begin(), prompt.messages.begin() + static_cast<ptrdiff_t>(c.answered));
-    AERIE_ASSIGN(const RenderedPrompt rendered, render(runtime_, c.history));
-    AERIE_ASSIGN(const std::vector<int32_t> tokens, runtime_.tokenizer().encode(rendered));
-    c.rendered = rendered.text();
+    auto opened = open_prompt(runtime_, prompt);
+    if (!opened.ok()) {  // of thousands, one that the template refuses must not end all
+      spdlog::warn("prompt {} is left out: {}", c.row, opened.status().message());
+      ended.push_back({c.row, 0, {}});
+      continue;
+    }
+    const std::vector<int32_t> tokens = std::move(opened->tokens);
+    c.rendered = std::move(opened->text);
     if (static_cast<int>(tokens.size()) + 2 > options_.max_length) {
       ended.push_back({c.row, 0, {}});
       continue;
@@ -187,25 +256,10 @@ Status TraceGenerator::Impl::end_of_answer(int slot, bool ended_by_itself) {
 
 Expected<TraceManifest> capture_manifest(const Runtime& runtime, const CaptureOptions& options) {
   const TargetConfig& config = runtime.target().config();
-  if (runtime.chat_template() == nullptr)
-    return unsupported("{}: has no chat template, so prompts cannot be put to it", runtime.file().path());
-  if (options.slots < 1 || options.row_budget < options.slots) {
-    return invalid_argument("expected at least one slot and a row budget of no less than the slots, found {} and {}", options.slots,
-                            options.row_budget);
-  }
-  if (options.max_new_tokens < 1 || options.max_length < 3) return invalid_argument("answers and conversations need room for tokens");
-  if (options.temperatures.empty()) return invalid_argument("a temperature is needed, 0 for greedy answers");
-  for (const double temperature : options.temperatures) {
-    if (!std::isfinite(temperature) || temperature < 0) return invalid_argument("{} is no temperature", temperature);
-  }
-  if (options.taps.empty() && config.blocks < 6) {
-    return invalid_argument("the default taps 2, N/2 and N-3 need a target of 6 blocks or more, this one has {}: give --taps",
-                            config.blocks);
-  }
   TraceManifest manifest;
   manifest.target = {config.name, "", config.hidden, config.vocab, config.blocks, static_cast<double>(config.rms_eps)};
   AERIE_ASSIGN(manifest.target.sha256, sha256_file(runtime.file().path()));
-  manifest.taps = options.taps.empty() ? default_taps(LayerIdRule::kBoundary, config.blocks) : options.taps;
+  AERIE_ASSIGN(manifest.taps, checked_taps(runtime, options));
   manifest.template_sha256 = runtime.chat_template()->sha256();
   manifest.precision =
       runtime.target().precision() == Precision::kServed ? std::string("weights as in the file, 12-bit activations, f16 kv") : "float32";
@@ -251,6 +305,7 @@ Expected<CaptureProgress> capture(Runtime& runtime, const std::vector<Prompt>& p
                                   const std::function<void(const CaptureProgress&)>& on_progress) {
   AERIE_ASSIGN(const TraceManifest manifest, capture_manifest(runtime, options));
   AERIE_ASSIGN(TraceWriter writer, TraceWriter::open(options.out, manifest));
+  AERIE_TRY(check_prompts(runtime, prompts, options.out));
   const auto start = std::chrono::steady_clock::now();
   CaptureProgress progress;
   std::vector<int> rows;

@@ -1,10 +1,12 @@
 #include "formats/tensor.h"
 
+#include <algorithm>
 #include <bit>
 #include <cmath>
 #include <cstring>
 
 #include "base/checked.h"
+#include "base/file_io.h"
 #include "base/half.h"
 
 namespace aerie {
@@ -157,6 +159,13 @@ uint64_t TensorView::row_bytes() const {
 }
 
 std::string TensorView::shape_string() const { return fmt::format("[{}]", fmt::join(shape, ", ")); }
+
+std::string tensors_id(std::vector<TensorView> tensors) {
+  std::sort(tensors.begin(), tensors.end(), [](const TensorView& a, const TensorView& b) { return a.name < b.name; });
+  std::string all;
+  for (const TensorView& tensor : tensors) all += tensor.name + " " + sha256_hex(tensor.data) + "\n";
+  return sha256_hex({reinterpret_cast<const uint8_t*>(all.data()), all.size()});
+}
 
 Status dequantize(DType type, const uint8_t* source, uint64_t count, float* out) {
   if (count % static_cast<uint64_t>(block_values(type)) != 0) {

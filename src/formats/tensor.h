@@ -56,6 +56,9 @@ struct TensorView {
   std::string shape_string() const;  // "[576, 1536]"
 };
 
+/// SHA-256 over names and bytes of tensors, whatever their order.
+std::string tensors_id(std::vector<TensorView> tensors);
+
 /// `count` values from `source` (whole blocks of `type`) as float32. Exact for F32/F16/BF16; block types follow GGML's
 /// formulas in float32. `source` must hold block_bytes(type) * count / block_values(type) bytes. Integer types are refused.
 Status dequantize(DType type, const uint8_t* source, uint64_t count, float* out);

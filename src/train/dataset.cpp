@@ -7,6 +7,7 @@
 #include <numeric>
 #include <set>
 
+#include "base/file_io.h"
 #include "base/random.h"
 #include "eagle3/replay.h"
 #include "train/row_ops.h"
@@ -84,6 +85,8 @@ Status Dataset::add_source(const std::string& folder, const DatasetOptions& opti
   TraceSource::Options reading;
   reading.rows = options.token_rows;
   AERIE_ASSIGN(std::unique_ptr<TraceSource> source, TraceSource::open(folder, reading));
+  if (!options.token_rows.empty() && source->format() != "speculators")
+    return invalid_argument("--trace-rows belongs to a folder of speculators, and {} is of {}", folder, source->format());
   TraceManifest manifest;
   if (source->manifest() != nullptr) {
     manifest = *source->manifest();
@@ -95,16 +98,16 @@ Status Dataset::add_source(const std::string& folder, const DatasetOptions& opti
     }
     const size_t stored = source->slots().size() - 1;
     if (stored == 0) return unsupported("{}, which holds no taps, only the final state", whose);
-    if (options.taps.size() != stored) {
+    if (options.states.size() != stored) {
       return invalid_argument(
           "{}, which does not say from which layers its {} states a position come: say it with --taps, in their order, as boundaries "
           "(boundary b: after b blocks, 0: the embedding; ids of speculators are boundaries, those of SpecForge and Model-Optimizer are "
           "one "
           "less). {}",
-          whose, stored, options.taps.empty() ? "None were given" : fmt::format("{} were given", options.taps.size()));
+          whose, stored, options.states.empty() ? "None were given" : fmt::format("{} were given", options.states.size()));
     }
     manifest.target = *options.target;
-    manifest.taps = options.taps;
+    manifest.taps = options.states;
     manifest.template_sha256 = std::string(64, '0');  // not known
     manifest.precision = "of " + source->format();
     AERIE_TRY(manifest.check().with_context(folder));
@@ -144,6 +147,13 @@ Expected<Dataset> Dataset::open(const std::vector<std::string>& folders, const D
         data.report_.unreadable.push_back(stored.status().message());
         continue;
       }
+      if (!stored->has_mask) {
+        return invalid_argument(
+            "{}: conversation {} does not say which tokens the target wrote (no loss_mask): a drafter that is trained on prompts too is "
+            "another "
+            "one; store a mask, of ones where that is meant",
+            folders[folder], stored->id);
+      }
       Trace* trace = &stored->trace;
       if (const auto largest = std::max_element(trace->tokens.begin(), trace->tokens.end());
           largest != trace->tokens.end() && *largest >= data.manifest().target.vocab) {
@@ -162,7 +172,7 @@ Expected<Dataset> Dataset::open(const std::vector<std::string>& folders, const D
         ++data.report_.nothing_supervised;
         continue;
       }
-      usable.push_back({folder, row, std::move(trace->tokens), std::move(trace->mask), stored->has_mask});
+      usable.push_back({folder, row, std::move(trace->tokens), std::move(trace->mask)});
     }
   }
   AERIE_TRY(data.choose_states(options));
@@ -183,6 +193,7 @@ Expected<Dataset> Dataset::open(const std::vector<std::string>& folders, const D
 
   if (options.judge_only) {
     data.held_out_ = std::move(usable);
+    data.contents_id_ = data.identify();
     return data;
   }
   const double wanted = options.holdout < 1.0 ? options.holdout * static_cast<double>(usable.size()) : options.holdout;
@@ -194,7 +205,21 @@ Expected<Dataset> Dataset::open(const std::vector<std::string>& folders, const D
   std::vector<bool> is_held(usable.size(), false);
   for (size_t i = 0; i < held; ++i) is_held[order[i]] = true;
   for (size_t i = 0; i < usable.size(); ++i) (is_held[i] ? data.held_out_ : data.training_).push_back(std::move(usable[i]));
+  data.contents_id_ = data.identify();
   return data;
+}
+
+std::string Dataset::identify() const {
+  std::string all;
+  for (const auto& [key, value] : manifest_.generation) all += key + " " + value + "\n";
+  for (const auto* conversations : {&training_, &held_out_}) {
+    for (const Conversation& c : *conversations) {
+      all.append(reinterpret_cast<const char*>(c.tokens.data()), c.tokens.size() * sizeof(int32_t));
+      all.append(c.mask.begin(), c.mask.end());
+      all += "\n";
+    }
+  }
+  return sha256_hex({reinterpret_cast<const uint8_t*>(all.data()), all.size()});
 }
 
 int64_t Dataset::training_tokens() const {

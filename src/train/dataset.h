@@ -19,7 +19,6 @@ struct Conversation {
   size_t row = 0;               // of the folder, from 0 without gaps
   std::vector<int32_t> tokens;  // [T]
   std::vector<uint8_t> mask;    // [T] 1 = the target generated this token
-  bool has_mask = true;         // false: nothing was stored, and every token is taken for an answer's
 };
 
 struct DatasetOptions {
@@ -28,8 +27,9 @@ struct DatasetOptions {
   std::vector<int> taps = {};       // of the captured boundaries, in the order of the drafter's feature; empty: all, as captured
   std::optional<int> teacher = {};  // the captured boundary over which the target's head is taken for its word; none: N
   bool judge_only = false;          // all are held out, and none are trained on
-  // For folders of other makers, which do not say where their states come from: `taps` then says which boundaries they are.
+  // For folders of other makers, which do not say where their states come from: the target, and which boundaries its states are, in order.
   const TraceTarget* target = nullptr;
+  std::vector<int> states = {};
   std::string token_rows = {};  // JSON lines of the masks of a speculators folder, the only one (formats/trace_source.h)
 };
 
@@ -45,16 +45,16 @@ class Dataset {
  public:
   /// Reads all rows of all folders once. Refused: folders of different sources (target, taps, template, precision) or makers, more than
   /// 1 % of unreadable rows, no supervised row at all or fewer than 1 % of the tokens, nothing left to train on, taps or a teacher
-  /// that were not captured; of other makers' folders, states of another width than the target's, and another number of taps than they
-  /// hold.
+  /// that were not captured; of other makers' folders, states
+  /// of another width than the target's, another number of `states` than they hold, and conversations that have no mask.
   static Expected<Dataset> open(const std::vector<std::string>& folders, const DatasetOptions& options);
 
   /// Of folders of other makers, what the options say.
   const TraceManifest& manifest() const { return manifest_; }
   /// "Aerie" or whose folders these are.
   std::string format() const { return sources_[0]->format(); }
-  /// Whether the final norm has been applied to the final states, as far as the format says.
-  StateSlot::Norm final_norm() const { return sources_[0]->slots().back().norm; }
+  /// Whether the final norm has been applied to a folder's final states, as far as its format says.
+  StateSlot::Norm final_norm(size_t folder) const { return sources_[folder]->slots().back().norm; }
   /// The training conversations, and those held out for validation. Which ones are held out depends on their number alone, so
   /// that runs with different seeds can be compared.
   const std::vector<Conversation>& training() const { return training_; }
@@ -63,6 +63,9 @@ class Dataset {
   const std::vector<Conversation>& told_by() const { return training_.empty() ? held_out_ : training_; }
   const DatasetReport& report() const { return report_; }
   int64_t training_tokens() const;
+  size_t folders() const { return sources_.size(); }
+  /// SHA-256 of what is trained on and held out: tokens and masks in their order, and how they were generated. The states are not in it.
+  const std::string& contents_id() const { return contents_id_; }
   /// The drafter's taps, and the boundary that its teacher reads.
   const std::vector<int>& taps() const { return taps_; }
   int teacher() const { return teacher_; }
@@ -73,10 +76,11 @@ class Dataset {
  private:
   Status add_source(const std::string& folder, const DatasetOptions& options);
   Status choose_states(const DatasetOptions& options);
+  std::string identify() const;
 
   std::vector<std::unique_ptr<TraceSource>> sources_;
   TraceManifest manifest_;
-  std::string first_folder_;
+  std::string first_folder_, contents_id_;
   std::vector<int> taps_;
   int teacher_ = 0;
   std::vector<int> slots_;  // of a stored row, in the order of read()

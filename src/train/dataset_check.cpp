@@ -14,7 +14,6 @@ void report_on_data(const Dataset& data, const TargetTensors& target) {
       aerie::Conversation looked_at;
       looked_at.trace.tokens = conversation.tokens;
       looked_at.trace.mask = conversation.mask;
-      looked_at.has_mask = conversation.has_mask;
       check.add(looked_at);
     }
   }

@@ -24,25 +24,30 @@ void FolderFeed::go_to(const Place& place) {
   place_ = place;
 }
 
-void FolderFeed::start_loading() {
+Status FolderFeed::start_loading() {
   if (planned_ != place_.epoch) {
     plan_ = plan_epoch(data_.training(), options_.tokens_per_step, options_.draws.seed, place_.epoch);
     planned_ = place_.epoch;
+  }
+  if (place_.in_epoch < 0 || static_cast<size_t>(place_.in_epoch) >= plan_.size()) {
+    return corrupt("the run stands at step {} of an epoch, and the data has {}: it was started on other data", place_.in_epoch,
+                   plan_.size());
   }
   Draws draws = options_.draws;
   draws.epoch = place_.epoch;
   loading_ = std::async(std::launch::async, [this, draws, chosen = plan_[static_cast<size_t>(place_.in_epoch)]] {
     return load_step(data_, chosen, options_.row_length, options_.ttt_steps, options_.to_draft, draws, options_.share);
   });
+  return {};
 }
 
 Expected<LoadedStep> FolderFeed::next() {
-  if (!loading_.valid()) start_loading();
+  if (!loading_.valid()) AERIE_TRY(start_loading());
   LoadedStep step;
   AERIE_ASSIGN(step.batches, loading_.get());
   if (static_cast<size_t>(++place_.in_epoch) == plan_.size()) place_ = {place_.epoch + 1, 0};
   step.next = place_;
-  if (place_.epoch < options_.epochs) start_loading();
+  if (place_.epoch < options_.epochs) AERIE_TRY(start_loading());
   return step;
 }
 

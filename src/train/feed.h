@@ -51,6 +51,8 @@ class StepFeed {
   virtual Expected<LoadedStep> next() = 0;
   /// Tokens a second at which the feed makes its data, of what it has made so far; 0: it is made already.
   virtual double tokens_per_second() const { return 0; }
+  /// Conversations that were made and are not trained on: too long, without an answer, or what the run is judged by.
+  virtual int64_t left_out() const { return 0; }
 };
 
 /// Steps of stored conversations: in an order of its own every epoch, the next one being read while the trainer works on one.
@@ -67,7 +69,7 @@ class FolderFeed : public StepFeed {
   Expected<LoadedStep> next() override;
 
  private:
-  void start_loading();
+  Status start_loading();
 
   const Dataset& data_;
   FeedOptions options_;

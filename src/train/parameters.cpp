@@ -75,13 +75,6 @@ std::string checksum_of(const std::vector<TensorView>& tensors, const std::map<s
 
 }  // namespace
 
-std::string tensors_id(std::vector<TensorView> tensors) {
-  std::sort(tensors.begin(), tensors.end(), [](const TensorView& a, const TensorView& b) { return a.name < b.name; });
-  std::string all;
-  for (const TensorView& tensor : tensors) all += tensor.name + " " + sha256_hex(tensor.data) + "\n";
-  return sha256_of_text(all);
-}
-
 Parameters Parameters::initial(const DraftSpec& spec, const TargetTensors& target, HeadMode mode, uint64_t seed, at::ScalarType type) {
   Parameters parameters;
   at::Generator generator = at::detail::createCPUGenerator(seed);
@@ -194,7 +187,7 @@ double Parameters::gradient_norm() const {
 std::map<std::string, std::vector<float>> Parameters::values() const {
   std::map<std::string, std::vector<float>> values;
   for (const Parameter& p : list_) {
-    const at::Tensor flat = p.value.detach().to(at::kCPU, at::kFloat).contiguous();
+    const at::Tensor flat = p.value.detach().to(at::kBFloat16).to(at::kCPU, at::kFloat).contiguous();
     const float* data = flat.data_ptr<float>();
     values[p.name].assign(data, data + flat.numel());
   }

@@ -54,7 +54,7 @@ class Parameters {
   std::vector<at::Tensor> state();
   /// The norm of all gradients together.
   double gradient_norm() const;
-  /// Copies, as float32, by canonical name.
+  /// Copies by canonical name, rounded to bf16 as a checkpoint is: what is judged and what is saved are the same numbers.
   std::map<std::string, std::vector<float>> values() const;
 
  private:
@@ -64,9 +64,6 @@ class Parameters {
 /// The teacher's tensors for a draft vocabulary, with the head in `matmul_type`.
 Teacher make_teacher(const TargetTensors& target, const DraftSpec& spec, at::ScalarType state_type, at::ScalarType matmul_type,
                      const at::Device& device = at::kCPU);
-
-/// SHA-256 over names and bytes of tensors, whatever their order.
-std::string tensors_id(std::vector<TensorView> tensors);
 
 /// Saves or restores masters and moments among the tensors of a safetensors file. A file that was there becomes previous_state(path).
 std::string previous_state(const std::string& path);

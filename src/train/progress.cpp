@@ -38,7 +38,7 @@ double peak_memory_gib() {
 }
 
 void tell(const Plan& p, double time_limit_minutes) {
-  const double training = p.tokens / p.tokens_per_second;
+  const double training = p.tokens_per_second > 0 ? p.tokens / p.tokens_per_second : 0.0;
   const double generating = p.generated_per_second > 0 ? p.tokens / p.generated_per_second : 0.0;
   const double all = training + generating + p.validation_seconds;
   const bool limited = time_limit_minutes > 0 && 60 * time_limit_minutes < all;

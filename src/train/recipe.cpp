@@ -93,9 +93,8 @@ Expected<DraftCheckpoint> open_source(const std::string& path, const TargetTenso
 
 nlohmann::json recipe_of(const TrainOptions& o, const DraftSpec& spec, const Dataset& data, MatmulPrecision precision) {
   nlohmann::json out = {{"source", data.manifest().source_id()},
-                        {"conversations", data.training().size()},
+                        {"data", data.contents_id()},
                         {"held_out", data.held_out().size()},
-                        {"tokens", data.training_tokens()},
                         {"draft_vocab", spec.draft_vocab},
                         {"feature_norm", name_of(spec.feature_norm)},
                         {"feedback", name_of(spec.feedback)},
@@ -112,6 +111,10 @@ nlohmann::json recipe_of(const TrainOptions& o, const DraftSpec& spec, const Dat
                         {"warmup", o.warmup_steps},
                         {"seed", o.seed},
                         {"bf16", precision == MatmulPrecision::kBf16}};
+  if (!data.training().empty()) {  // else how many there will be is not known
+    out["conversations"] = data.training().size();
+    out["tokens"] = data.training_tokens();
+  }
   if (o.device != "cpu") out["device"] = "cuda";
   if (data.taps() != data.manifest().taps) out["taps"] = data.taps();
   if (o.draft_coverage) out["draft_coverage"] = *o.draft_coverage;

@@ -27,7 +27,8 @@ Expected<DraftSpec> make_spec(const TrainOptions& options, const TargetTensors& 
 /// The drafter that a run goes on from, as far as it can be trained and written again.
 Expected<DraftCheckpoint> open_source(const std::string& path, const TargetTensors& target);
 
-/// Everything that the bytes of the result depend on, besides the length of the run.
+/// What the bytes of the result depend on, besides the length of the run, the validations that choose among its checkpoints, and the
+/// machine: threads, instruction set, number of processes.
 nlohmann::json recipe_of(const TrainOptions& options, const DraftSpec& spec, const Dataset& data, MatmulPrecision precision);
 
 }  // namespace aerie::train

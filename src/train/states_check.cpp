@@ -5,6 +5,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <iterator>
 
 #include "formats/boundary.h"
 #include "train/fused.h"
@@ -24,9 +25,10 @@ struct Rows {
   }
 };
 
-Expected<Rows> sample_rows(const Dataset& data) {
+Expected<Rows> sample_rows(const Dataset& data, size_t folder) {
   Rows out;
-  const std::vector<Conversation>& all = data.told_by();
+  std::vector<Conversation> all;
+  std::ranges::copy_if(data.told_by(), std::back_inserter(all), [&](const Conversation& c) { return c.folder == folder; });
   const size_t count = std::min(kConversations, all.size());
   for (size_t c = 0; c < count; ++c) {
     AERIE_ASSIGN(const Trace trace, data.read(all[c * all.size() / count]));
@@ -95,24 +97,46 @@ double normed_share(const at::Tensor& states, const at::Tensor& weight) {
 
 Expected<StatesCheck> check_states(const Dataset& data, const TargetTensors& target) {
   const at::NoGradGuard no_grad;
-  AERIE_ASSIGN(const Rows rows, sample_rows(data));
-  StatesCheck out;
-  out.rows = static_cast<int>(rows.tokens.size());
-  AERIE_TRY(check_taps(rows, data, target));
-  if (data.teacher() != target.config.blocks) return out;
-
   const int64_t hidden = target.config.hidden;
-  const at::Tensor weight = view_of(target.final_norm, {hidden});
-  at::Tensor states = rows.slot(rows.slots - 1, hidden).contiguous();
-  out.final_normed = normed_share(states, weight) > 0.9;
-  const StateSlot::Norm said = data.final_norm();
-  if (said != StateSlot::Norm::kUnknown && out.final_normed != (said == StateSlot::Norm::kNormed)) {
-    spdlog::warn("the final states of a folder of {} should be {} the target's final norm, but these are {} it: they are taken as they are",
-                 data.format(), out.final_normed ? "before" : "after", out.final_normed ? "after" : "before");
+  const at::Tensor weight = view_of(target.final_norm, {hidden}), head = view_of(target.output_matrix(), {target.config.vocab, hidden});
+  StatesCheck out;
+  int normed_folders = 0, folders = 0;
+  double right = 0;
+  for (size_t folder = 0; folder < data.folders(); ++folder) {
+    AERIE_ASSIGN(const Rows rows, sample_rows(data, folder));
+    if (rows.tokens.empty()) continue;  // all of it is held out, or left out
+    AERIE_TRY(check_taps(rows, data, target));
+    out.rows += static_cast<int>(rows.tokens.size());
+    if (data.teacher() != target.config.blocks) continue;
+    at::Tensor states = rows.slot(rows.slots - 1, hidden).contiguous();
+    const double share = normed_share(states, weight);
+    const bool normed = share > 0.9;
+    if (!normed && share > 0.1) {
+      return invalid_argument(
+          "{:.0f} % of the final states looked at in folder {} of the data are after the target's final norm and the others "
+          "before it: they are of two kinds",
+          100 * share, folder + 1);
+    }
+    const StateSlot::Norm said = data.final_norm(folder);
+    if (said != StateSlot::Norm::kUnknown && normed != (said == StateSlot::Norm::kNormed)) {
+      spdlog::warn(
+          "the final states of a folder of {} should be {} the target's final norm, but these are {} it: they are taken as they are",
+          data.format(), normed ? "before" : "after", normed ? "after" : "before");
+    }
+    ++folders;
+    normed_folders += normed ? 1 : 0;
+    if (!normed) states = rms_norm(states, weight, target.config.rms_eps);
+    const at::Tensor words = at::matmul(states, head.t()).argmax(1);
+    right += (words == at::tensor(at::ArrayRef<int64_t>(rows.next))).sum().item<double>();
   }
-  if (!out.final_normed) states = rms_norm(states, weight, target.config.rms_eps);
-  const at::Tensor words = at::matmul(states, view_of(target.output_matrix(), {target.config.vocab, hidden}).t()).argmax(1);
-  out.on_policy = (words == at::tensor(at::ArrayRef<int64_t>(rows.next))).to(at::kDouble).mean().item<double>();
+  if (normed_folders != 0 && normed_folders != folders) {
+    return invalid_argument(
+        "the final states of {} of {} folders are after the target's final norm and those of the others before it: they "
+        "cannot be trained on together",
+        normed_folders, folders);
+  }
+  out.final_normed = normed_folders > 0;
+  if (data.teacher() == target.config.blocks && out.rows > 0) out.on_policy = right / out.rows;
   return out;
 }
 

@@ -13,7 +13,7 @@ struct StatesCheck {
   int rows = 0;               // looked at
 };
 
-/// Looks at up to 256 rows of answers, spread over the training conversations.
+/// Looks at up to 256 rows of answers, spread over each folder's conversations.
 /// Whether the final states are normed: only then is a state, divided by the norm's weight, one of root mean square 1. Where the format
 /// says otherwise, what was measured holds, with a warning. Refused: a tap that is called another boundary and is the embedding of the
 /// tokens, or is called the embedding and is not. Where the teacher is not the final state, it is neither judged nor taken for normed.

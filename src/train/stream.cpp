@@ -62,6 +62,9 @@ void StreamFeed::go_to(const Place& place) {
 
 /// Answers the epoch's prompts from place_ on.
 Status StreamFeed::begin_epoch() {
+  if (place_.in_epoch < 0 || static_cast<size_t>(place_.in_epoch) >= prompts_.size()) {
+    return corrupt("the run stands at prompt {} of an epoch, and there are {}: it was started on others", place_.in_epoch, prompts_.size());
+  }
   order_ = shuffled(static_cast<uint32_t>(prompts_.size()), random_stream({options_.draws.seed, static_cast<uint64_t>(place_.epoch)}));
   place_of_.assign(order_.size(), 0);
   for (size_t i = 0; i < order_.size(); ++i) place_of_[order_[i]] = static_cast<int64_t>(i);
@@ -98,7 +101,10 @@ Status StreamFeed::fill() {
     generated_all_ = !more;
     for (CapturedRow& row : ended) {
       generated_ += static_cast<double>(row.trace.length());
-      if (!trained_on(row.trace)) row.trace = Trace();
+      if (!trained_on(row.trace)) {
+        row.trace = Trace();
+        ++left_out_;
+      }
       waiting_bytes_ += bytes_of(row.trace);
       waiting_.emplace(place_of_[static_cast<size_t>(row.row)], std::move(row.trace));
     }

@@ -2,7 +2,6 @@
 #pragma once
 
 #include <atomic>
-#include <deque>
 #include <map>
 #include <memory>
 #include <set>
@@ -39,6 +38,7 @@ class StreamFeed : public StepFeed {
   double progress(int64_t step, const Place& place) const override;
   void go_to(const Place& place) override;
   Expected<LoadedStep> next() override;
+  int64_t left_out() const override { return left_out_; }
   double tokens_per_second() const override { return generating_seconds_ > 0 ? generated_ / generating_seconds_ : 0; }
 
  private:
@@ -63,7 +63,7 @@ class StreamFeed : public StepFeed {
   bool generated_all_ = false;
   std::map<int64_t, Trace> waiting_;  // by place in the epoch; empty: left out
   int64_t waiting_bytes_ = 0;
-  int64_t steps_ = 0;
+  int64_t steps_ = 0, left_out_ = 0;
   double tokens_ = 0, tokens_of_epoch_ = 0, generated_ = 0, generating_seconds_ = 0;
 };
 

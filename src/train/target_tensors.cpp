@@ -1,6 +1,6 @@
 #include "train/target_tensors.h"
 
-#include <spdlog/spdlog.h>
+#include <fmt/ranges.h>
 
 #include <algorithm>
 #include <filesystem>
@@ -15,7 +15,6 @@
 #include "formats/safetensors.h"
 #include "models/registry.h"
 #include "text/tokenizer.h"
-#include "train/parameters.h"
 
 namespace aerie::train {
 namespace {
@@ -69,11 +68,18 @@ Expected<TargetTensors> read_gguf(const std::string& path) {
 
 // ---- folders of Hugging Face
 
-/// Whose head does not read rms_norm(x) * weight by a plain product: with the same tensors they mean something else.
+/// Whose head reads rms_norm(x) * weight by a plain product. Others give the same tensors another meaning (Gemma and Qwen3-Next norm by one
+/// plus the weight), and would be trained for a teacher that is not theirs without a sign of it.
+constexpr std::string_view kPlainHeads[] = {"llama",       "mistral",     "mixtral",     "qwen2",   "qwen2_moe", "qwen3",     "qwen3_moe",
+                                            "deepseek_v2", "deepseek_v3", "deepseek_v4", "kimi_k2", "kimi_k25",  "gpt_oss",   "glm4_moe",
+                                            "smollm3",     "phi3",        "seed_oss",    "olmo2",   "ernie4_5",  "minimax_m2"};
+
 Status check_plain_head(const json& config, const std::string& path) {
   const std::string type = config.value("model_type", json()).is_string() ? config["model_type"].get<std::string>() : "";
-  if (type.starts_with("gemma")) {
-    return unsupported("{}: {} norms by one plus the weight and scales its embedding: train with its GGUF file", path, printable(type));
+  if (std::ranges::find(kPlainHeads, type) == std::end(kPlainHeads)) {
+    return unsupported(
+        "{}: of {} it is not known that its head reads the state through a plain RMSNorm; known are {}. Train with its GGUF file", path,
+        printable(type), fmt::join(kPlainHeads, ", "));
   }
   for (const char* key :
        {"final_logit_softcapping", "logits_scaling", "logit_scale", "embedding_multiplier", "scale_emb", "dim_model_base"}) {
@@ -200,7 +206,8 @@ Expected<TargetTensors> read_folder(const std::string& path) {
 
   AERIE_ASSIGN(const auto tensors, list_tensors(path));
   AERIE_ASSIGN(const TensorNames names, find_names(tensors, path));
-  const bool tied = config.value("tie_word_embeddings", json(false)) == json(true);
+  const auto ties = [](const json& object) { return object.value("tie_word_embeddings", json(false)) == json(true); };
+  const bool tied = ties(config) || ties(whole);
   if (names.head.empty() && !tied) {
     return not_found("{}: it has no lm_head.weight, and config.json does not say that the embedding is also the output matrix", path);
   }

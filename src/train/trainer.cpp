@@ -1,6 +1,7 @@
 #include "train/trainer.h"
 
 #include <ATen/Parallel.h>
+#include <fmt/ranges.h>
 #include <malloc.h>
 #include <spdlog/spdlog.h>
 
@@ -10,6 +11,7 @@
 #include <filesystem>
 #include <memory>
 #include <numbers>
+#include <utility>
 
 #include "base/file_io.h"
 #include "eagle3/dialects/speculators.h"
@@ -124,19 +126,25 @@ Status Trainer::prepare() {
   AERIE_ASSIGN(ranks_, Ranks::from_environment(std::chrono::seconds(o_.rank_timeout_seconds)));
   AERIE_ASSIGN(target_, read_target_tensors(o_.target));
   std::optional<DraftCheckpoint> source;
+  std::vector<int> states = o_.taps;  // of data that does not say it
   if (!o_.from.empty()) {
     AERIE_ASSIGN(source, open_source(o_.from, target_));
-    o_.taps = source->spec.taps;
+    states = std::exchange(o_.taps, source->spec.taps);
   }
   const TargetConfig& c = target_.config;
   const TraceTarget here{c.name, target_.sha256, c.hidden, c.vocab, c.blocks, c.rms_eps};
   AERIE_ASSIGN(Dataset data,
-               Dataset::open(o_.data, {o_.row_length, o_.holdout, o_.taps, o_.teacher, !o_.prompts.empty(), &here, o_.token_rows}));
+               Dataset::open(o_.data, {o_.row_length, o_.holdout, o_.taps, o_.teacher, !o_.prompts.empty(), &here, states, o_.token_rows}));
   data_ = std::make_unique<Dataset>(std::move(data));
   const TraceTarget& traced = data_->manifest().target;
   if (traced.sha256 != here.sha256) {
     return invalid_argument("the traces were captured from {} (sha256 {}), but {} has sha256 {}: train with the target of the traces",
                             traced.name, traced.sha256, o_.target, here.sha256);
+  }
+  if (source && !states.empty() && data_->format() == "Aerie") {
+    return invalid_argument(
+        "a drafter that is gone on from keeps its taps, {}, and these traces say which boundaries they hold: leave --taps out",
+        fmt::join(data_->taps(), ","));
   }
   const DatasetReport& report = data_->report();
   for (const std::string& why : report.unreadable) spdlog::warn("left out: {}", why);
@@ -164,6 +172,8 @@ Status Trainer::prepare() {
   const MatmulPrecision precision = precision_on(device, o_.precision);
   matmul_type_ = precision == MatmulPrecision::kBf16 ? at::kBFloat16 : at::kFloat;
   recipe_ = recipe_of(o_, spec_, *data_, precision);
+  if (o_.patience > 0 && data_->held_out().empty())
+    return invalid_argument("--patience needs conversations to judge by, and none are held out");
   parameters_ = std::make_unique<Parameters>(Parameters::initial(spec_, target_, o_.head, o_.seed));
   if (source) {
     AERIE_TRY(parameters_->take(*source));
@@ -219,6 +229,9 @@ Status Trainer::open_run() {
   fs::create_directories(o_.out, error);
   if (error) return io_error("{}: cannot be created: {}", o_.out, error.message());
   const std::string path = (fs::path(o_.out) / kStateFile).string();
+  if (fs::exists(fs::path(o_.out) / "config.json", error) && !fs::exists(path, error) && !fs::exists(previous_state(path), error)) {
+    return invalid_argument("{} holds a drafter, and no run to go on with, which would replace it: choose another --out", o_.out);
+  }
   if (o_.resume && !fs::exists(path, error) && fs::exists(previous_state(path), error)) {
     spdlog::warn("{} is gone; going on from the state before it", path);
     fs::rename(previous_state(path), path, error);
@@ -281,6 +294,7 @@ Status Trainer::restore(const std::string& path) {
   json either = state["recipe"];  // what only one of the two says is at its default in the other
   either.update(recipe_);
   for (const auto& [key, unused] : either.items()) {
+    if (key == "data" && !state["recipe"].contains(key)) continue;  // earlier programs did not say
     const json before = state["recipe"].value(key, json()), now = recipe_.value(key, json());
     if (before != now) return invalid_argument("{}: the run was started with {} {}, now it is {}", path, key, before.dump(), now.dump());
   }
@@ -506,7 +520,7 @@ Status Trainer::tell_plan() {
   figures.steps = total_steps_;
   figures.tokens = feed_->tokens();
   figures.generated_per_second = feed_->tokens_per_second();
-  figures.tokens_per_second = static_cast<double>(counted) / step_seconds;
+  figures.tokens_per_second = step_seconds > 0 ? static_cast<double>(counted) / step_seconds : 0.0;
   figures.validations = total_steps_ / eval_every_;
   figures.validation_seconds = one_validation * static_cast<double>(figures.validations);
   for (const at::Tensor& tensor : parameters_->state()) figures.state_bytes += static_cast<double>(tensor.nbytes());
@@ -541,7 +555,11 @@ Status Trainer::work() {
   feed_->go_to(state_.place);
   while (go_on_) {
     const Expected<LoadedStep> loaded = feed_->next();
-    if (!loaded.ok()) return loaded.status().code() == StatusCode::kCancelled ? interrupted_here() : loaded.status();
+    if (!loaded.ok()) {
+      if (loaded.status().code() == StatusCode::kCancelled) return interrupted_here();
+      if (first && state_.step > 0) AERIE_TRY(save_state());
+      return loaded.status();
+    }
     const Status stepped = loaded->end ? Status() : one_step(loaded->batches);
     // Where another rank is lost the weights are those of the last whole step, and this one is to be done again.
     if (!ranks_.lost()) state_.place = loaded->next;
@@ -574,7 +592,12 @@ Status Trainer::work() {
       computing_seconds_ > 0 ? fmt::format(", {} ({:.0f} GFLOP/s)", share_text(matmul_share()), ceiling_ / 1e9) : std::string();
   spdlog::info("{:.0f} tokens/s{} in {}; peak memory {:.2f} GiB", static_cast<double>(state_.tokens) / state_.training_seconds, share,
                duration(elapsed()), peak_memory_gib());
-  if (feed_->tokens_per_second() > 0) spdlog::info("the target answered at {:.0f} tokens/s, prompts included", feed_->tokens_per_second());
+  if (feed_->tokens_per_second() > 0) {
+    spdlog::info(
+        "the target answered at {:.0f} tokens/s, prompts included; {} conversations were left out: too long, without an answer, or what "
+        "the run is judged by",
+        feed_->tokens_per_second(), feed_->left_out());
+  }
   return {};
 }
 

@@ -37,8 +37,9 @@ bool read_numbers(const json& object, const char* key, std::vector<double>& out)
 std::optional<TrainingLog::Step> read_step(const json& line, int64_t step) {
   const auto loss = number(line, "loss"), rate = number(line, "learning_rate"), norm = number(line, "gradient_norm"),
              speed = number(line, "tokens_per_second");
-  TrainingLog::Step out{step, loss.value_or(0), rate.value_or(0), norm.value_or(0), speed.value_or(0), {}, {}, {}};
+  TrainingLog::Step out{step, loss.value_or(0), rate.value_or(0), norm.value_or(0), speed.value_or(0), {}, {}, {}, {}};
   if (!loss || !rate || !norm || !speed || !read_numbers(line, "accuracy", out.accuracy)) return std::nullopt;
+  out.epoch = number(line, "epoch");
   out.tokens = number(line, "tokens");
   out.matmul_share = number(line, "matmul_share");
   return out;
@@ -55,7 +56,7 @@ std::optional<TrainingLog::Validation> read_validation(const json& line, int64_t
 }
 
 /// The log again, of the lines that count, as far as judge_training_log() reads it.
-std::string text_of(const TrainingLog& log) {
+std::string text_of(const TrainingLog& log, int trained_steps) {
   std::string out;
   size_t told = 0;
   const auto tell_until = [&](int64_t step) {
@@ -64,7 +65,10 @@ std::string text_of(const TrainingLog& log) {
   };
   for (const TrainingLog::Validation& v : log.validations) {
     tell_until(v.step);
-    out += json{{"step", v.step}, {"validation", {{"walk_acceptance_length", v.lengths}}}}.dump() + "\n";
+    // It judges by the last one: at the draft length that the drafter is trained for, as the checkpoint is chosen.
+    const size_t shown = std::min(v.lengths.size(), static_cast<size_t>(trained_steps));
+    const std::vector<double> lengths(v.lengths.begin(), v.lengths.begin() + static_cast<std::ptrdiff_t>(shown));
+    out += json{{"step", v.step}, {"validation", {{"walk_acceptance_length", lengths}}}}.dump() + "\n";
   }
   return out;
 }
@@ -200,6 +204,16 @@ ReportSection describe_validations(const TrainingLog& log) {
   return out;
 }
 
+/// Tokens that were new: those of the first epoch, which the log knows better than whoever had to guess the length of answers.
+double new_tokens(const TrainingRun& run, const TrainingLog& log) {
+  const bool repeats = !log.steps.empty() && log.steps.back().epoch.value_or(0) > 0;
+  double out = 0;
+  for (const TrainingLog::Step& s : log.steps) {
+    if (s.epoch == 0.0 && s.tokens) out = *s.tokens;
+  }
+  return repeats && out > 0 ? out : std::max(out, run.data_tokens);
+}
+
 std::vector<CurvePoint> curve_points(const TrainingLog& log, int trained_steps) {
   std::vector<CurvePoint> out;
   const size_t place = static_cast<size_t>(trained_steps) - 1;
@@ -210,7 +224,7 @@ std::vector<CurvePoint> curve_points(const TrainingLog& log, int trained_steps) 
   return out;
 }
 
-ReportSection describe_learning_curve(const TrainingRun& run, const std::vector<CurvePoint>& points, double most) {
+ReportSection describe_learning_curve(const TrainingRun& run, const std::vector<CurvePoint>& points, double fresh, double most) {
   ReportSection out =
       section_of("learning_curve", fmt::format("held-out acceptance length at K = {} against the tokens trained on", run.trained_steps));
   const std::vector<CurvePoint> shown = last_of_bins(points, kMostPoints);
@@ -247,9 +261,8 @@ ReportSection describe_learning_curve(const TrainingRun& run, const std::vector<
   out.lines.push_back(
       "Not in it: which conversations are held out, as they are the same at every validation; and the learning rate, whose cosine");
   out.lines.push_back("lifts the last validations. A longer run has a longer cosine, and is not this one gone on with.");
-  out.lines.push_back(
-      fmt::format("The first {} tokens are new, later ones repeat them: the curve goes on as the run did, with no new data.",
-                  tokens_text(run.data_tokens)));
+  out.lines.push_back(fmt::format(
+      "The first {} tokens are new, later ones repeat them: the curve goes on as the run did, with no new data.", tokens_text(fresh)));
   chart.series = {std::move(measured)};
   if (curve) chart.series.push_back(std::move(fitted));
   const std::vector<std::string> table = chart_lines(chart);
@@ -311,15 +324,15 @@ Report training_report(const TrainingRun& run, const TrainingLog& log) {
   Report out;
   const std::vector<CurvePoint> points = curve_points(log, run.trained_steps);
   const double most = run.trained_steps + 1;
-  out.add(judge_learning_curve(points, run.data_tokens, most));
-  if (const auto judged = judge_training_log(text_of(log)); judged.ok()) {
+  out.add(judge_learning_curve(points, new_tokens(run, log), most));
+  if (const auto judged = judge_training_log(text_of(log, run.trained_steps)); judged.ok()) {
     // Its notes say how the last two validations compare; that is said above, with an interval.
     for (const Finding& finding : *judged) {
       if (finding.severity != Severity::kNote) out.findings.push_back(finding);
     }
   }
   out.add(describe_run(run, log));
-  out.add(describe_learning_curve(run, points, most));
+  out.add(describe_learning_curve(run, points, new_tokens(run, log), most));
   out.add(describe_validations(log));
   out.add(describe_steps(run, log));
   return out;

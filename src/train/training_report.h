@@ -20,7 +20,7 @@ struct TrainingLog {
     int64_t step = 0;
     double loss = 0, learning_rate = 0, gradient_norm = 0, tokens_per_second = 0;
     std::vector<double> accuracy;
-    std::optional<double> tokens, matmul_share;  // logs before these were written have none
+    std::optional<double> epoch, tokens, matmul_share;  // logs before these were written have none
   };
   struct Validation {
     int64_t step = 0;

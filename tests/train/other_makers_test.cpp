@@ -189,7 +189,7 @@ TEST(StatesCheck, ToldFromTheStatesWhateverTheNormsWeights) {
   const TraceTarget here{"tiny", tensors.sha256, kTinyHidden, kTinyVocab, kTinyBlocks, 1e-5};
   const std::vector<Trace> raw = target.conversations(40);
   const auto check = [&](const std::string& folder) {
-    const Dataset data = Dataset::open({folder}, {.holdout = 0, .taps = {1, 3}, .target = &here}).value();
+    const Dataset data = Dataset::open({folder}, {.holdout = 0, .target = &here, .states = {1, 3}}).value();
     const auto found = check_states(data, tensors);
     EXPECT_TRUE(found.ok()) << found.status().message();
     return found.ok() ? *found : StatesCheck();
@@ -249,7 +249,7 @@ TEST(TargetFolder, SaysWhatIsWrongWithIt) {
     ASSERT_FALSE(read.ok()) << expected;
     EXPECT_NE(read.status().message().find(expected), std::string::npos) << read.status().message();
   };
-  refused("'gemma3_text' norms by one plus the weight", {{"model_type", "gemma3_text"}});
+  refused("of 'gemma3_text' it is not known that its head", {{"model_type", "gemma3_text"}});
   refused("config.json sets logits_scaling", {{"logits_scaling", 8.0}});
   refused("it has no lm_head.weight", {{"tie_word_embeddings", false}});
   refused("expected [63, 32], found [64, 32]", {{"vocab_size", 63}, {"eos_token_id", 2}});
