@@ -30,7 +30,7 @@ struct DatasetOptions {
   bool judge_only = false;          // all are held out, and none are trained on
   // For folders of other makers, which do not say where their states come from: `taps` then says which boundaries they are.
   const TraceTarget* target = nullptr;
-  std::string token_rows = {};  // JSON lines of the masks of a speculators folder, the only one (formats/trace_source.h)
+  std::string token_rows = {};  // the masks of a speculators folder, the only one, if not beside it (formats/trace_source.h)
 };
 
 /// What was left out, for the log.
