@@ -17,6 +17,7 @@ const std::vector<Target>& targets() {
       // Lines of token ids become a tree of some 20 times their bytes, up to formats/json_text.h's limit on values.
       {"trace", trace, 2 * kMiB, {"tests/formats/data/torch"}},
       {"engine_trace", engine_trace, 2 * kMiB, {}},
+      {"arrow", arrow, 2 * kMiB, {"tests/formats/data/arrow/streams", "tests/formats/data/arrow/dataset"}},
       {"drafter", drafter, kMiB, {}},
       // A template's values live within the budget of its steps (text/jinja_interpreter.h), whatever its length.
       {"chat_template", chat_template, 64 * kMiB, {"tests/text/data/templates"}},

@@ -36,6 +36,7 @@ void safetensors_index(std::span<const uint8_t> input);
 void torch(std::span<const uint8_t> input);
 void trace(std::span<const uint8_t> input);
 void engine_trace(std::span<const uint8_t> input);
+void arrow(std::span<const uint8_t> input);
 void drafter(std::span<const uint8_t> input);
 void chat_template(std::span<const uint8_t> input);
 void tokenizer(std::span<const uint8_t> input);

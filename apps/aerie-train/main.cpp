@@ -62,8 +62,10 @@ int main(int argc, char** argv) {
       "are trained on and dropped. --data then is what the run is judged by, what gives the draft vocabulary, and what the "
       "prompts are answered like; prompts of it are left out");
   app.add_option("--buffer", o.buffer_mb, "MiB of states that may wait to be trained on")->needs(prompts)->check(CLI::Range(1, 1 << 20));
-  app.add_option("--trace-rows", o.token_rows,
-                 "JSON lines of input_ids and loss_mask: the rows of a speculators folder, whose states have no mask");
+  app.add_option(
+      "--trace-rows", o.token_rows,
+      "the rows of a speculators folder, whose states have no mask, where they do not lie beside it: a folder that datasets saved, or "
+      "JSON lines of input_ids and loss_mask");
   app.add_option("--out", o.out, "folder for the drafter, metrics.jsonl and the state to resume from")->required();
   app.add_option(
          "-m,--model,--target", o.target,

@@ -68,7 +68,10 @@ void add_data(CLI::App& app, Work& work) {
   command->add_option("traces", flags->traces, "folders of traces: of aerie capture, speculators, SpecForge, Model-Optimizer or SafeAILab")
       ->required();
   command->add_option("-m,--model", flags->target, "the target: adds where its template begins answers, and its vocabulary");
-  command->add_option("--trace-rows", flags->rows, "JSON lines of input_ids and loss_mask: the rows of a speculators trace");
+  command->add_option(
+      "--trace-rows", flags->rows,
+      "the rows of a speculators trace, where they do not lie beside it: a folder that datasets saved, or JSON lines of input_ids and "
+      "loss_mask");
   command->add_flag("--json", flags->json, "print one JSON object");
   command->callback([flags, &work] { work = [flags] { return run_check(*flags); }; });
 }

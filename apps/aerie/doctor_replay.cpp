@@ -324,7 +324,11 @@ void ReplayFlags::add_to(CLI::App& app) {
   app.add_option("-m,--model", target, "its target: adds the check of the final state, and shared tables as hypotheses")
       ->needs(drafter_option);
   reading.add_to(app);
-  app.add_option("--trace-rows", rows, "JSON lines of input_ids and loss_mask: the rows of a speculators trace")->needs(traces_option);
+  app.add_option(
+         "--trace-rows", rows,
+         "the rows of a speculators trace, where they do not lie beside it: a folder that datasets saved, or JSON lines of input_ids and "
+         "loss_mask")
+      ->needs(traces_option);
   app.add_option("--slots", slots,
                  "boundaries of the trace's states in their order, where it does not say them: 0,2,15,28; final is the normed final state")
       ->needs(traces_option)

@@ -25,6 +25,10 @@ Status write_all(int fd, const std::string& path, std::span<const uint8_t> bytes
 
 }  // namespace
 
+bool is_plain_file_name(std::string_view name) {
+  return !name.empty() && name != "." && name != ".." && name.find_first_of(std::string_view("/\\\0", 3)) == std::string_view::npos;
+}
+
 Expected<std::string> read_file(const std::string& path, uint64_t max_bytes) {
   const int fd = ::open(path.c_str(), O_RDONLY | O_CLOEXEC);
   if (fd < 0) {

@@ -5,10 +5,14 @@
 #include <functional>
 #include <span>
 #include <string>
+#include <string_view>
 
 #include "base/status.h"
 
 namespace aerie {
+
+/// Whether `name`, put behind a folder, names something in this folder itself and nowhere else.
+bool is_plain_file_name(std::string_view name);
 
 /// The whole file, refused when larger than `max_bytes`.
 Expected<std::string> read_file(const std::string& path, uint64_t max_bytes);

@@ -280,9 +280,7 @@ Expected<std::map<std::string, std::set<std::string>>> read_shard_index(const st
   for (const auto& [name, shard] : map->items()) {
     if (!shard.is_string()) return fail(fmt::format("weight_map: the shard of {} is no string", printable(name)));
     const auto& file = shard.get_ref<const std::string&>();
-    const bool plain = !file.empty() && file != "." && file != ".." && file.find('/') == std::string::npos &&
-                       file.find('\\') == std::string::npos && file.find('\0') == std::string::npos;
-    if (!plain) {
+    if (!is_plain_file_name(file)) {
       return fail(fmt::format("weight_map: the shard {} of {} is no plain file name in this folder", printable(file), printable(name)));
     }
     shards[file].insert(name);

@@ -4,13 +4,10 @@
 #include <charconv>
 #include <filesystem>
 #include <limits>
-#include <nlohmann/json.hpp>
 #include <optional>
 
-#include "base/mapped_file.h"
-#include "formats/json_text.h"
-#include "formats/printable.h"
 #include "formats/safetensors.h"
+#include "formats/token_rows.h"
 #include "formats/trace_tensors.h"
 #include "formats/trace_torch.h"
 
@@ -19,7 +16,6 @@ namespace {
 
 namespace fs = std::filesystem;
 
-constexpr size_t kMaxLineBytes = size_t{64} << 20;
 constexpr int32_t kMostTokens = std::numeric_limits<int32_t>::max();
 
 // ---- Aerie's own folders
@@ -46,67 +42,17 @@ class AerieSource : public TraceSource {
   TraceReader reader_;
 };
 
-// ---- speculators: hs_ROW.safetensors, and the rows' masks in JSON lines
+// ---- speculators: hs_ROW.safetensors, and the rows' masks in the files of its data set
 
-// The lines of a JSON lines file, found once and parsed when they are asked for.
-class TokenRows {
- public:
-  static Expected<TokenRows> open(const std::string& path) {
-    TokenRows rows;
-    AERIE_ASSIGN(rows.file_, MappedFile::open(path));
-    const std::string_view text = rows.text();
-    for (size_t begin = 0; begin < text.size();) {
-      const size_t end = std::min(text.find('\n', begin), text.size());
-      if (text.find_first_not_of(" \t\r", begin) < end) rows.begins_.push_back(begin);
-      begin = end + 1;
-    }
-    return rows;
-  }
-
-  const std::string& path() const { return file_.path(); }
-
-  /// The mask of row `row`, whose tokens must be `tokens`.
-  Expected<std::vector<uint8_t>> mask(size_t row, const std::vector<int32_t>& tokens) const {
-    if (row >= begins_.size()) return not_found("{}: it has {} rows, but there are states of row {}", path(), begins_.size(), row);
-    const std::string_view text = this->text();
-    const std::string_view line = text.substr(begins_[row], std::min(text.find('\n', begins_[row]), text.size()) - begins_[row]);
-    const std::string where = fmt::format("{}: row {}", path(), row);
-    if (line.size() > kMaxLineBytes) return resource_error("{}: the line is longer than {} bytes", where, kMaxLineBytes);
-    auto parsed = parse_json(line);
-    if (!parsed.ok()) return parsed.status().with_context(where);
-    const auto numbers = [&](const char* key) -> Expected<std::vector<int64_t>> {
-      const auto found = parsed->is_object() ? parsed->find(key) : parsed->end();
-      if (!parsed->is_object() || found == parsed->end() || !found->is_array()) {
-        return corrupt("{}: expected an object whose {} is a list of integers", where, key);
-      }
-      std::vector<int64_t> out;
-      for (const auto& value : *found) {
-        if (!value.is_number_integer()) return corrupt("{}: {} at position {} is no integer", where, key, out.size());
-        out.push_back(value.get<int64_t>());
-      }
-      return out;
-    };
-    AERIE_ASSIGN(const std::vector<int64_t> ids, numbers("input_ids"));
-    AERIE_ASSIGN(const std::vector<int64_t> marks, numbers("loss_mask"));
-    if (!std::equal(ids.begin(), ids.end(), tokens.begin(), tokens.end())) {
-      return corrupt("{}: its input_ids are not the tokens of the states ({} and {} tokens): the two are of different data sets", where,
-                     ids.size(), tokens.size());
-    }
-    if (marks.size() != tokens.size()) return corrupt("{}: loss_mask has {} values for {} tokens", where, marks.size(), tokens.size());
-    std::vector<uint8_t> mask;
-    for (const int64_t mark : marks) {
-      if (mark != 0 && mark != 1) return corrupt("{}: loss_mask at position {} is {}; expected 0 or 1", where, mask.size(), mark);
-      mask.push_back(static_cast<uint8_t>(mark));
-    }
-    return mask;
-  }
-
- private:
-  std::string_view text() const { return {reinterpret_cast<const char*>(file_.bytes().data()), file_.bytes().size()}; }
-
-  MappedFile file_;
-  std::vector<size_t> begins_;  // of lines that are not blank
-};
+// The Arrow rows that belong to a folder of states: beside them, or where it is the hidden_states of a data set's folder.
+Expected<std::optional<TokenRows>> find_rows(const fs::path& state_file) {
+  std::error_code error;
+  const fs::path folder = fs::absolute(state_file, error).lexically_normal().parent_path();
+  if (error) return io_error("{}: its folder cannot be told: {}", state_file.string(), error.message());
+  AERIE_ASSIGN(auto rows, TokenRows::find(folder.string()));
+  if (rows || folder.filename() != "hidden_states") return rows;
+  return TokenRows::find(folder.parent_path().string());
+}
 
 class SpeculatorsSource : public TraceSource {
  public:
@@ -115,6 +61,12 @@ class SpeculatorsSource : public TraceSource {
     source->rows_ = std::move(rows);
     if (!options.rows.empty()) {
       AERIE_ASSIGN(source->token_rows_, TokenRows::open(options.rows));
+    } else {
+      auto found = find_rows(source->rows_.front().second);
+      // Rows without a mask, or of which a file is not there, are no reason not to do without.
+      const bool is_excused = options.without_mask && found.status().code() == StatusCode::kNotFound;
+      if (!found.ok() && !is_excused) return found.status();
+      if (found.ok()) source->token_rows_ = *std::move(found);
     }
     source->without_mask_ = options.without_mask;
     AERIE_ASSIGN(const SafetensorsFile file, SafetensorsFile::open(source->rows_.front().second));
@@ -173,8 +125,8 @@ class SpeculatorsSource : public TraceSource {
     }
     if (!without_mask_) {
       return invalid_argument(
-          "the states of a speculators data set have no mask: give its rows as JSON lines of input_ids and loss_mask "
-          "(datasets.load_from_disk(FOLDER).to_json(FILE) writes them), or take every token for an answer's");
+          "the states of a speculators data set have no mask, and its rows lie neither beside them nor in the folder above hidden_states: "
+          "give the folder that datasets saved them to, or JSON lines of input_ids and loss_mask, or take every token for an answer's");
     }
     out.has_mask = false;
     out.trace.mask.assign(out.trace.length(), 1);

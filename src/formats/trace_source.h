@@ -34,8 +34,9 @@ struct Conversation {
 class TraceSource {
  public:
   struct Options {
-    /// JSON lines with `input_ids` and `loss_mask`, line i for row i: the token rows of a speculators data set, whose state files
-    /// have no mask. (Its Arrow files are not read; datasets.load_from_disk(FOLDER).to_json(FILE) writes these lines.)
+    /// The token rows of a speculators data set, whose state files have no mask: a folder of Arrow files as `datasets` saves them, or JSON
+    /// lines with `input_ids` and `loss_mask`, line i for row i. Empty: the Arrow files beside the states, or in the folder above where
+    /// these lie in its hidden_states.
     std::string rows;
     /// Takes every token for the target's own where the mask lies in a file that is not given. Without it that is an error.
     bool without_mask = false;

@@ -1,9 +1,9 @@
 #include "formats/zip.h"
 
 #include <algorithm>
-#include <cstring>
 #include <optional>
 
+#include "formats/bytes_at.h"
 #include "formats/printable.h"
 
 namespace aerie {
@@ -19,17 +19,7 @@ constexpr uint16_t kExtraZip64 = 1;
 constexpr uint16_t kIn64Bits16 = 0xffff;  // the value stands in the zip64 record
 constexpr uint32_t kIn64Bits32 = 0xffffffff;
 
-// A little-endian number at `at`, which the caller has checked.
-template <class T>
-T number(std::span<const uint8_t> bytes, uint64_t at) {
-  T value;
-  std::memcpy(&value, bytes.data() + at, sizeof value);
-  return value;
-}
-
 std::string_view text(std::span<const uint8_t> bytes) { return {reinterpret_cast<const char*>(bytes.data()), bytes.size()}; }
-
-bool fits(std::span<const uint8_t> bytes, uint64_t at, uint64_t count) { return at <= bytes.size() && count <= bytes.size() - at; }
 
 struct Directory {
   uint64_t entries;
@@ -46,7 +36,7 @@ std::optional<uint64_t> find_end(std::span<const uint8_t> archive) {
   const uint64_t last = archive.size() - kEndBytes;
   for (uint64_t back = 0; back <= std::min(last, kMaxCommentBytes); ++back) {
     const uint64_t at = last - back;
-    if (number<uint32_t>(archive, at) == kEnd && number<uint16_t>(archive, at + 20) == back) return at;
+    if (number_at<uint32_t>(archive, at) == kEnd && number_at<uint16_t>(archive, at + 20) == back) return at;
   }
   return std::nullopt;
 }
@@ -54,19 +44,20 @@ std::optional<uint64_t> find_end(std::span<const uint8_t> archive) {
 Expected<Directory> find_directory(std::span<const uint8_t> archive) {
   const std::optional<uint64_t> end = find_end(archive);
   if (!end) return cut_off();
-  Directory out{number<uint16_t>(archive, *end + 10), number<uint32_t>(archive, *end + 12), number<uint32_t>(archive, *end + 16), *end};
-  bool parts = number<uint16_t>(archive, *end + 4) != 0 || number<uint16_t>(archive, *end + 6) != 0 ||
-               number<uint16_t>(archive, *end + 8) != out.entries;
+  Directory out{number_at<uint16_t>(archive, *end + 10), number_at<uint32_t>(archive, *end + 12), number_at<uint32_t>(archive, *end + 16),
+                *end};
+  bool parts = number_at<uint16_t>(archive, *end + 4) != 0 || number_at<uint16_t>(archive, *end + 6) != 0 ||
+               number_at<uint16_t>(archive, *end + 8) != out.entries;
   const bool in_64_bits = out.entries == kIn64Bits16 || out.bytes == kIn64Bits32 || out.offset == kIn64Bits32;
-  if (*end >= kEnd64LocatorBytes && number<uint32_t>(archive, *end - kEnd64LocatorBytes) == kEnd64Locator) {
+  if (*end >= kEnd64LocatorBytes && number_at<uint32_t>(archive, *end - kEnd64LocatorBytes) == kEnd64Locator) {
     const uint64_t locator = *end - kEnd64LocatorBytes;
-    const uint64_t at = number<uint64_t>(archive, locator + 8);
-    if (!fits(archive.first(locator), at, kEnd64Bytes) || number<uint32_t>(archive, at) != kEnd64) {
+    const uint64_t at = number_at<uint64_t>(archive, locator + 8);
+    if (!fits(archive.first(locator), at, kEnd64Bytes) || number_at<uint32_t>(archive, at) != kEnd64) {
       return corrupt("the zip64 end record is not at offset {}, where its locator says", at);
     }
-    out = {number<uint64_t>(archive, at + 32), number<uint64_t>(archive, at + 40), number<uint64_t>(archive, at + 48), at};
-    parts = number<uint32_t>(archive, locator + 4) != 0 || number<uint32_t>(archive, at + 16) != 0 ||
-            number<uint32_t>(archive, at + 20) != 0 || number<uint64_t>(archive, at + 24) != out.entries;
+    out = {number_at<uint64_t>(archive, at + 32), number_at<uint64_t>(archive, at + 40), number_at<uint64_t>(archive, at + 48), at};
+    parts = number_at<uint32_t>(archive, locator + 4) != 0 || number_at<uint32_t>(archive, at + 16) != 0 ||
+            number_at<uint32_t>(archive, at + 20) != 0 || number_at<uint64_t>(archive, at + 24) != out.entries;
   } else if (in_64_bits) {
     return corrupt("the directory's place is said to be in a zip64 record, but there is none");
   }
@@ -84,7 +75,7 @@ Expected<Directory> find_directory(std::span<const uint8_t> archive) {
 // Of sizes and offsets that do not fit 32 bits, the zip64 extra field holds those, and only those, in this order.
 Status widen(std::span<const uint8_t> extra, uint64_t& size, uint64_t& stored_size, uint64_t& offset) {
   while (extra.size() >= 4) {
-    const uint16_t id = number<uint16_t>(extra, 0), bytes = number<uint16_t>(extra, 2);
+    const uint16_t id = number_at<uint16_t>(extra, 0), bytes = number_at<uint16_t>(extra, 2);
     if (!fits(extra, 4, bytes)) break;
     std::span<const uint8_t> field = extra.subspan(4, bytes);
     extra = extra.subspan(4u + bytes);
@@ -92,7 +83,7 @@ Status widen(std::span<const uint8_t> extra, uint64_t& size, uint64_t& stored_si
     for (uint64_t* value : {&size, &stored_size, &offset}) {
       if (*value != kIn64Bits32) continue;
       if (field.size() < 8) return corrupt("its zip64 field is too short");
-      *value = number<uint64_t>(field, 0);
+      *value = number_at<uint64_t>(field, 0);
       field = field.subspan(8);
     }
     return Status();
@@ -108,21 +99,21 @@ struct Placed {
 
 // `entry` is one record of the directory, its name and extra field included; `body` is what lies before the directory.
 Status place(std::span<const uint8_t> entry, std::span<const uint8_t> body, Placed& out) {
-  const uint16_t flags = number<uint16_t>(entry, 8);
-  const uint16_t name_bytes = number<uint16_t>(entry, 28), extra_bytes = number<uint16_t>(entry, 30);
-  uint64_t stored_size = number<uint32_t>(entry, 20), size = number<uint32_t>(entry, 24), offset = number<uint32_t>(entry, 42);
+  const uint16_t flags = number_at<uint16_t>(entry, 8);
+  const uint16_t name_bytes = number_at<uint16_t>(entry, 28), extra_bytes = number_at<uint16_t>(entry, 30);
+  uint64_t stored_size = number_at<uint32_t>(entry, 20), size = number_at<uint32_t>(entry, 24), offset = number_at<uint32_t>(entry, 42);
   if ((flags & kEncrypted) != 0) return unsupported("it is encrypted");
-  if (number<uint16_t>(entry, 34) != 0 && number<uint16_t>(entry, 34) != kIn64Bits16) return unsupported("it lies in another part");
+  if (number_at<uint16_t>(entry, 34) != 0 && number_at<uint16_t>(entry, 34) != kIn64Bits16) return unsupported("it lies in another part");
   if (size == kIn64Bits32 || stored_size == kIn64Bits32 || offset == kIn64Bits32) {
     AERIE_TRY(widen(entry.subspan(kDirectoryEntryBytes + name_bytes, extra_bytes), size, stored_size, offset));
   }
-  out.entry.method = number<uint16_t>(entry, 10);
+  out.entry.method = number_at<uint16_t>(entry, 10);
   if (out.entry.method == 0 && size != stored_size) return corrupt("it is stored, yet takes {} bytes and has {}", stored_size, size);
-  if (!fits(body, offset, kLocalHeaderBytes) || number<uint32_t>(body, offset) != kLocalHeader) {
+  if (!fits(body, offset, kLocalHeaderBytes) || number_at<uint32_t>(body, offset) != kLocalHeader) {
     return corrupt("its header is not at offset {}, where the directory says", offset);
   }
-  const uint64_t local_name = number<uint16_t>(body, offset + 26);
-  const uint64_t begin = offset + kLocalHeaderBytes + local_name + number<uint16_t>(body, offset + 28);
+  const uint64_t local_name = number_at<uint16_t>(body, offset + 26);
+  const uint64_t begin = offset + kLocalHeaderBytes + local_name + number_at<uint16_t>(body, offset + 28);
   if (!fits(body, begin, stored_size)) {
     return corrupt("its {} bytes at offset {} do not lie in the {} bytes before the directory", stored_size, begin, body.size());
   }
@@ -142,14 +133,14 @@ Expected<std::vector<ZipEntry>> read_zip(std::span<const uint8_t> archive) {
   std::vector<Placed> placed;
   placed.reserve(directory.entries);
   for (uint64_t i = 0; i < directory.entries; ++i) {
-    if (records.size() < kDirectoryEntryBytes || number<uint32_t>(records, 0) != kDirectoryEntry) {
+    if (records.size() < kDirectoryEntryBytes || number_at<uint32_t>(records, 0) != kDirectoryEntry) {
       return corrupt("the directory names {} entries but holds {}", directory.entries, i);
     }
     const uint64_t bytes =
-        kDirectoryEntryBytes + number<uint16_t>(records, 28) + number<uint16_t>(records, 30) + number<uint16_t>(records, 32);
+        kDirectoryEntryBytes + number_at<uint16_t>(records, 28) + number_at<uint16_t>(records, 30) + number_at<uint16_t>(records, 32);
     if (bytes > records.size()) return corrupt("entry {} of the directory is cut off", i);
     Placed next{};
-    next.entry.name = text(records.subspan(kDirectoryEntryBytes, number<uint16_t>(records, 28)));
+    next.entry.name = text(records.subspan(kDirectoryEntryBytes, number_at<uint16_t>(records, 28)));
     AERIE_TRY(place(records.first(bytes), body, next).with_context("entry " + printable(next.entry.name)));
     placed.push_back(next);
     records = records.subspan(bytes);

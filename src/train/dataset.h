@@ -30,7 +30,7 @@ struct DatasetOptions {
   // For folders of other makers, which do not say where their states come from: the target, and which boundaries its states are, in order.
   const TraceTarget* target = nullptr;
   std::vector<int> states = {};
-  std::string token_rows = {};  // JSON lines of the masks of a speculators folder, the only one (formats/trace_source.h)
+  std::string token_rows = {};  // the masks of a speculators folder, the only one, if not beside it (formats/trace_source.h)
 };
 
 /// What was left out, for the log.

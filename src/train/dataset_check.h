@@ -6,8 +6,9 @@
 
 namespace aerie::train {
 
-/// Logs what DataCheck (doctor/data_check.h) finds in the conversations that are trained on or held out. Nothing of it stops a run: what
-/// nobody can train on was refused when the data was opened, and the rest, such as a loss on prompts, may be meant.
-void report_on_data(const Dataset& data, const TargetTensors& target);
+/// Logs what was left out of the data (`row_length`: the longest conversation that was not), and what DataCheck (doctor/data_check.h) finds
+/// in the conversations that are trained on or held out. Nothing of it stops a run: what nobody can train on was refused when the data was
+/// opened, and the rest, such as a loss on prompts, may be meant.
+void report_on_data(const Dataset& data, const TargetTensors& target, int row_length);
 
 }  // namespace aerie::train

@@ -146,22 +146,10 @@ Status Trainer::prepare() {
         "a drafter that is gone on from keeps its taps, {}, and these traces say which boundaries they hold: leave --taps out",
         fmt::join(data_->taps(), ","));
   }
-  const DatasetReport& report = data_->report();
-  for (const std::string& why : report.unreadable) spdlog::warn("left out: {}", why);
-  for (const std::string& folder : report.sampled)
-    spdlog::info("the answers of {} were drawn: accuracy and acceptance count matches with the token drawn", folder);
-  if (report.too_long > 0) spdlog::warn("left out {} conversations longer than {} tokens (--row-length)", report.too_long, o_.row_length);
-  if (report.nothing_supervised > 0) spdlog::warn("left out {} conversations without an answer to train on", report.nothing_supervised);
-  AERIE_ASSIGN(const StatesCheck states, check_states(*data_, target_));
+  AERIE_ASSIGN(const StatesCheck found, check_states(*data_, target_));
   if (ranks_.first()) {
-    report_on_data(*data_, target_);
-    report_on_policy(states);
-  }
-
-  if (data_->teacher() != traced.blocks) {
-    spdlog::warn(
-        "the teacher is the head over {}, which is not the target's final state (boundary {}): what is learned is another model's word",
-        boundary_name(data_->teacher()), traced.blocks);
+    report_on_data(*data_, target_, o_.row_length);
+    report_on_policy(found);
   }
   if (source) {
     spec_ = source->spec;
@@ -186,7 +174,7 @@ Status Trainer::prepare() {
   ops_ = std::make_unique<TorchOps>();
   parameters_->move_to(device);
   teacher_ = make_teacher(target_, spec_, at::kFloat, matmul_type_, device);
-  teacher_.states_normed = states.final_normed;
+  teacher_.states_normed = found.final_normed;
   pool_ = std::make_unique<ThreadPool>(o_.threads);
 
   AERIE_TRY(open_feed());

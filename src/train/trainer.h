@@ -32,7 +32,7 @@ struct TrainOptions {
   /// vocabulary and what is judged by (stream.h).
   std::string prompts;
   int64_t buffer_mb = 256;  // of states that wait to be trained on
-  std::string token_rows;   // JSON lines of the masks of a speculators folder
+  std::string token_rows;   // the masks of a speculators folder, if not beside it
   std::string out;
   std::string target;     // GGUF file, or a folder of Hugging Face
   std::vector<int> taps;  // of the captured boundaries, in the order of the feature; empty: all. Of other makers' states: what they are

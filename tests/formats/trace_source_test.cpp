@@ -248,7 +248,8 @@ TEST_F(SpeculatorsTraces, WithoutRowsSayWhatToDo) {
   write_row(0, {4, 5, 6});
   const auto refused = open();
   ASSERT_TRUE(refused.ok()) << refused.status().message();
-  expect_error((*refused)->read(0).status(), StatusCode::kInvalidArgument, "give its rows as JSON lines of input_ids and loss_mask");
+  expect_error((*refused)->read(0).status(), StatusCode::kInvalidArgument,
+               "give the folder that datasets saved them to, or JSON lines of input_ids");
   const auto taken = open("", true);
   ASSERT_TRUE(taken.ok());
   const auto conversation = (*taken)->read(0);

@@ -243,6 +243,27 @@ def engine_trace_seeds():
     }
 
 
+def arrow_seeds():
+    def state(*names, **more):
+        return json.dumps({"_data_files": [{"filename": name} for name in names], **more}).encode()
+
+    first, second = "data-00000-of-00002.arrow", "data-00001-of-00002.arrow"
+    prefix = struct.pack("<I", 2**32 - 1)
+    # A message whose root, vtable and vectors lead astray.
+    astray = struct.pack("<IiHHI", 8, -4, 12, 12, 2**32 - 1) + bytes(8)
+    return {
+        "state": state(first, second),
+        "state_outside": state("../" + first, "/etc/passwd"),
+        "state_many": state(*[first] * 1000),
+        "state_indices": state(first, _indices_data_files=[{"filename": second}]),
+        "end_only": prefix + bytes(4),
+        "metadata_long": prefix + struct.pack("<i", 2**31 - 1) + bytes(16),
+        "metadata_negative": prefix + struct.pack("<i", -8) + bytes(16),
+        "astray": prefix + struct.pack("<i", len(astray)) + astray,
+        "file_mark": b"ARROW1\0\0" + prefix + bytes(4) + b"ARROW1",
+    }
+
+
 def drafter_seeds():
     layer = {"model_type": "llama", "hidden_size": 16, "intermediate_size": 32, "num_attention_heads": 4, "num_key_value_heads": 2,
              "head_dim": 4, "num_hidden_layers": 1, "vocab_size": 64, "max_position_embeddings": 128, "rms_norm_eps": 1e-5,
@@ -310,7 +331,7 @@ def template_seeds():
 def main():
     out = Path(sys.argv[1] if len(sys.argv) > 1 else DEFAULT_OUTPUT)
     seeds = {"gguf": gguf_seeds(), "tokenizer": tokenizer_seeds(), "safetensors": safetensors_seeds(), "torch": torch_seeds(),
-             "trace": trace_seeds(), "engine_trace": engine_trace_seeds(),
+             "trace": trace_seeds(), "engine_trace": engine_trace_seeds(), "arrow": arrow_seeds(),
              "safetensors_index": index_seeds(), "drafter": drafter_seeds(), "chat_template": template_seeds()}
     for target, inputs in seeds.items():
         (out / target).mkdir(parents=True, exist_ok=True)
