@@ -26,7 +26,7 @@ step "training"
 resume=()
 [ ! -e "$out/drafter" ] || resume=(--resume)
 "$aerie" train -m "$target" --data "$out/traces" --out "$out/drafter" --epochs 2 --holdout 64 \
-  --feature-norm concat ${resume[@]+"${resume[@]}"}
+  --feature-norm concat --lr 0.001 ${resume[@]+"${resume[@]}"}
 for name in mt_bench humaneval gsm8k; do
   step "held-out prompts: $name"
   "$aerie" capture -m "$target" --prompts "data/eval/$name.jsonl" -n 200 --out "$out/eval-$name"

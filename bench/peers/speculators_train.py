@@ -234,9 +234,9 @@ def aerie_run(args, work, row_length):
     head = ["--head", "frozen"] if args.head == "frozen" else []
     status, _output, peak = measured(
         [*args.prefix, args.aerie_train, "-m", args.target, "--data", str(work / f"traces-{row_length}"), "--out", str(out), "--ttt-steps",
-         str(TTT_STEPS), "--step-decay", "1", "--optimizer", "adamw", "--feature-norm", "concat", "--tokens-per-step", str(args.tokens_per_step), "--row-length", str(row_length),
-         "--draft-vocab", str(DRAFT_VOCAB), "--max-steps", str(args.steps), "--epochs", str(-(-args.steps // STORED_STEPS)), "--holdout",
-         "0", "--eval-every", str(2**30), "--threads", str(args.threads), *head], log)
+         str(TTT_STEPS), "--step-decay", "1", "--optimizer", "adamw", "--feature-norm", "concat", "--tokens-per-step",
+         str(args.tokens_per_step), "--row-length", str(row_length), "--draft-vocab",
+         str(DRAFT_VOCAB), "--max-steps", str(args.steps), "--epochs", str(-(-args.steps // STORED_STEPS)), "--holdout", "0", "--eval-every", str(2**30), "--threads", str(args.threads), *head], log)
     if status != 0:
         sys.exit(f"{args.aerie_train} failed with {status}: {last_line(log)}")
     check_shape(json.loads((out / "config.json").read_text(encoding="utf-8")))

@@ -1,6 +1,7 @@
 #include "train/optimizer.h"
 
 #include <cmath>
+#include <numbers>
 #include <numeric>
 #include <vector>
 
@@ -87,6 +88,11 @@ at::Tensor orthogonalised(const at::Tensor& g, double norm) {
     x = tall ? at::addmm(x, x, powers, a) : at::addmm(x, powers, x, a);
   }
   return x;
+}
+
+double learning_rate_factor(int64_t step, int64_t warmup_steps, double progress) {
+  const double warm = step < warmup_steps ? static_cast<double>(step + 1) / static_cast<double>(warmup_steps) : 1.0;
+  return warm * (0.55 + 0.45 * std::cos(std::numbers::pi * progress));
 }
 
 void update(Parameters& parameters, const OptimizerOptions& options, double learning_rate, int64_t step, double norm) {

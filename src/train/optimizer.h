@@ -15,6 +15,9 @@ struct OptimizerOptions {
   at::ScalarType matmul_type = at::kFloat;  // of Muon's matrix products: bf16 where the parameters are float32, or their own
 };
 
+/// Warm-up to 1 over `warmup_steps`, times a cosine from 1 to 0.1 over the run; `step` counts from 0, `progress` is in [0, 1].
+double learning_rate_factor(int64_t step, int64_t warmup_steps, double progress);
+
 /// Gradients scaled to a norm of at most `clip` (`norm` is theirs); `step` counts from 1.
 void update(Parameters& parameters, const OptimizerOptions& options, double learning_rate, int64_t step, double norm);
 

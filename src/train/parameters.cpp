@@ -216,12 +216,12 @@ Status save_training_state(const std::string& path, const Parameters& parameters
       views.push_back(view_of(kind + p.name, held.back()));
     }
   }
-  TensorView map;
+  TensorView map;  // none where the draft vocabulary is the target's own
   map.name = "d2t";
   map.type = DType::kI32;
   map.shape = {d2t.size()};
   map.data = {reinterpret_cast<const uint8_t*>(d2t.data()), d2t.size() * sizeof(int32_t)};
-  views.push_back(map);
+  if (!d2t.empty()) views.push_back(map);
   std::map<std::string, std::string> all = metadata;
   all[kChecksum] = checksum_of(views, metadata);
   // `path` is whole at any moment: the writer renames over it, and the state before keeps a name of its own.

@@ -10,7 +10,6 @@
 #include <cmath>
 #include <filesystem>
 #include <memory>
-#include <numbers>
 #include <utility>
 
 #include "base/file_io.h"
@@ -299,9 +298,9 @@ Status Trainer::restore(const std::string& path) {
   } catch (const json::exception& e) {
     return corrupt("{}: the state of the run cannot be read: {}", path, e.what());
   }
-  AERIE_ASSIGN(const TensorView* d2t, file.find("d2t"));
   const std::span<const uint8_t> bytes(reinterpret_cast<const uint8_t*>(spec_.d2t.data()), spec_.d2t.size() * sizeof(int32_t));
-  if (!std::equal(bytes.begin(), bytes.end(), d2t->data.begin(), d2t->data.end())) {
+  const auto d2t = file.find("d2t");
+  if (d2t.ok() == bytes.empty() || (d2t.ok() && !std::ranges::equal(bytes, (*d2t)->data))) {
     return invalid_argument("{}: the draft vocabulary differs from the one that the data gives now: were the traces changed?", path);
   }
   AERIE_TRY(load_training_state(file, *parameters_));
@@ -590,11 +589,6 @@ Status Trainer::work() {
 }
 
 }  // namespace
-
-double learning_rate_factor(int64_t step, int64_t warmup_steps, double progress) {
-  const double warm = step < warmup_steps ? static_cast<double>(step + 1) / static_cast<double>(warmup_steps) : 1.0;
-  return warm * (0.55 + 0.45 * std::cos(std::numbers::pi * progress));
-}
 
 Status train(const TrainOptions& options, const std::atomic<bool>& stop) { return Trainer(options, stop).run(); }
 

@@ -60,7 +60,7 @@ struct TrainOptions {
   double time_limit_minutes = 0;  // 0 = no limit
   int64_t tokens_per_step = 512;
   int row_length = 4096;
-  double learning_rate = 1e-3;
+  double learning_rate = 2e-3;
   int64_t warmup_steps = 50;
   uint64_t seed = 1;
 
@@ -80,8 +80,5 @@ struct TrainOptions {
 /// where none are held out), metrics.jsonl and training_state.safetensors. When `stop` becomes true the running step is
 /// finished and saved, and the result is kCancelled. The same options, data, threads and machine give the same weights.
 Status train(const TrainOptions& options, const std::atomic<bool>& stop);
-
-/// Warm-up to 1 over `warmup_steps`, times a cosine from 1 to 0.1 over the run; `step` counts from 0, `progress` is in [0, 1].
-double learning_rate_factor(int64_t step, int64_t warmup_steps, double progress);
 
 }  // namespace aerie::train

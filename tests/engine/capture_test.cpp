@@ -128,5 +128,23 @@ TEST_F(SampledCapture, TheManifestSaysHowAndAnotherWayIsRefused) {
   }
 }
 
+TEST(Capture, AFolderIsNotGoneOnWithOtherPrompts) {
+  const TempFolder folder;
+  CaptureOptions options;
+  options.out = folder / "traces";
+  options.max_new_tokens = 2;
+  options.limit = 2;
+  std::vector<Prompt> prompts = *read_prompts(eval_prompts("gsm8k"));
+  ASSERT_TRUE(capture(shared_runtime(), prompts, options, {}).ok());
+  options.limit = 3;
+  ASSERT_TRUE(capture(shared_runtime(), prompts, options, {}).ok());
+  std::swap(prompts[1], prompts[7]);
+  const auto refused = capture(shared_runtime(), prompts, options, {});
+  ASSERT_FALSE(refused.ok());
+  EXPECT_NE(refused.status().message().find("its row 1 is not an answer to prompt 1"), std::string::npos) << refused.status().message();
+  prompts.resize(1);
+  EXPECT_FALSE(capture(shared_runtime(), prompts, options, {}).ok());
+}
+
 }  // namespace
 }  // namespace aerie

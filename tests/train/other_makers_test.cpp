@@ -126,7 +126,7 @@ TEST(OtherMakers, StatesOfSpeculatorsTrainTheSameDrafter) {
 
 TEST(OtherMakers, ANormedFinalStateIsNotNormedAgain) {
   const TinyTarget target;
-  const std::vector<Trace> raw = target.conversations(8), after = normed(raw, std::vector<float>(kTinyHidden, 1.0f));
+  const std::vector<Trace> raw = target.conversations(8), after = normed(raw, target.norm());
   const TrainOptions own = options_for(target, target.write_traces("own", raw), "own-out");
   drafter_of(own);
   // The name that SpecForge gives it says normed; that of Model-Optimizer says nothing. What it is decides in any case.
@@ -139,6 +139,62 @@ TEST(OtherMakers, ANormedFinalStateIsNotNormedAgain) {
       EXPECT_NEAR(first_loss(o), first_loss(own), 2e-3) << name;
     }
   }
+}
+
+TEST(OtherMakers, FoldersWithFinalStatesOfTwoKindsAreRefused) {
+  const TinyTarget target;
+  const std::vector<Trace> raw = target.conversations(20), after = normed(raw, target.norm());
+  const auto write = [&](const std::string& name, const std::vector<Trace>& traces) {
+    return write_torch(target, name, "aux_hidden_states", "hidden_states", traces);
+  };
+  TrainOptions o = options_for(target, write("raw", raw), "out");
+  o.data.push_back(write("after", after));
+  EXPECT_NE(refusal(o).find("1 of 2 folders are after the target's final norm"), std::string::npos) << refusal(o);
+  std::vector<Trace> both = raw;
+  std::copy(after.begin(), after.begin() + 10, both.begin());
+  o.data = {write("both", both)};
+  EXPECT_NE(refusal(o).find("they are of two kinds"), std::string::npos) << refusal(o);
+}
+
+TEST(OtherMakers, WithoutAMaskNothingIsTrained) {
+  const TinyTarget target;
+  const std::vector<Trace> traces = target.conversations(4);
+  TrainOptions o = options_for(target, write_torch(target, "theirs", "aux_hidden_state", "hidden_state", traces), "out");
+  o.token_rows = target.folder().write("rows.jsonl", "");
+  EXPECT_NE(refusal(o).find("--trace-rows belongs to a folder of speculators"), std::string::npos) << refusal(o);
+  const int32_t length = static_cast<int32_t>(traces[0].length());
+  const std::vector<int64_t> tokens(traces[0].tokens.begin(), traces[0].tokens.end());
+  target.folder().write(
+      "bare/data_0.ckpt",
+      torch_dict(
+          {{"input_ids", "LongStorage", 8, {length}, bytes_of(tokens)},
+           {"hidden_state", "BFloat16Storage", 2, {1, length, kTinyHidden}, bytes_of(traces[0].states_of(std::vector{2}))},
+           {"aux_hidden_state", "BFloat16Storage", 2, {1, length, 2 * kTinyHidden}, bytes_of(traces[0].states_of(std::vector{0, 1}))}}));
+  o = options_for(target, target.folder() / "bare", "out");
+  EXPECT_NE(refusal(o).find("does not say which tokens the target wrote"), std::string::npos) << refusal(o);
+}
+
+// A drafter's own taps choose among the states; what the states are is not the drafter's to say.
+TEST(OtherMakers, ADrafterIsGoneOnFromWithTheStatesThatItReads) {
+  const TinyTarget target;
+  const std::vector<Trace> traces = target.conversations(8);
+  TrainOptions first = options_for(target, target.write_traces("own", traces), "first");
+  first.taps = {3};
+  drafter_of(first);
+  const std::string theirs = write_torch(target, "theirs", "aux_hidden_state", "hidden_state", traces);
+  TrainOptions o = options_for(target, theirs, "second");
+  o.from = first.out;
+  const std::string expected = drafter_of(o);
+  o.out = target.folder() / "third";
+  o.data = first.data;
+  EXPECT_NE(refusal(o).find("leave --taps out"), std::string::npos) << refusal(o);
+  o.taps = {};
+  EXPECT_EQ(drafter_of(o), expected);
+  o.data = {theirs};
+  o.out = target.folder() / "fourth";
+  EXPECT_NE(refusal(o).find("does not say from which layers"), std::string::npos) << refusal(o);
+  o.taps = {1, 2};
+  EXPECT_NE(refusal(o).find("the tap boundary 3 was not captured"), std::string::npos) << refusal(o);
 }
 
 TEST(OtherMakers, AMixtureOfMakersIsRefused) {

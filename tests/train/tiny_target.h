@@ -28,7 +28,7 @@ class TinyTarget {
     std::normal_distribution<float> normal;
     embedding_.resize(kTinyVocab * kTinyHidden);
     for (float& value : embedding_) value = normal(random);
-    const std::vector<float> norm(kTinyHidden, 1.0f);
+    for (size_t c = 0; c < kTinyHidden; ++c) norm_.push_back(0.6f + 0.2f * static_cast<float>(c % 5));  // ones would hide a norm too many
     GgufBuilder file;
     file.add_string("general.architecture", "llama").add_string("general.name", "tiny");
     const auto size = [&](const char* key, uint32_t value) { file.add<uint32_t>(std::string("llama.") + key, kGgufU32, value); };
@@ -40,7 +40,7 @@ class TinyTarget {
     size("context_length", 256);
     file.add<float>("llama.attention.layer_norm_rms_epsilon", kGgufF32, 1e-5f);
     file.add<uint32_t>("tokenizer.ggml.eos_token_id", kGgufU32, 2);
-    file.add_tensor({"output_norm.weight", {kTinyHidden}, kGgmlF32, 0, bytes(norm), {}});
+    file.add_tensor({"output_norm.weight", {kTinyHidden}, kGgmlF32, 0, bytes(norm_), {}});
     file.add_tensor({"token_embd.weight", {kTinyHidden, kTinyVocab}, kGgmlF32, 128, bytes(embedding_), {}});
     path_ = folder_.write("tiny.gguf", file.build());
   }
@@ -48,6 +48,8 @@ class TinyTarget {
   const std::string& path() const { return path_; }
   const TempFolder& folder() const { return folder_; }
   const std::vector<float>& embedding() const { return embedding_; }
+  /// The weights of the final norm.
+  const std::vector<float>& norm() const { return norm_; }
 
   TraceManifest manifest() const {
     TraceManifest manifest;
@@ -107,14 +109,13 @@ class TinyTarget {
                           {"tie_word_embeddings", true},
                           {"eos_token_id", 2}};
     if (config.is_object()) all.update(config);
-    const std::vector<float> norm(kTinyHidden, 1.0f);
     folder_.write(name + "/config.json", all.dump());
     const auto view = [](const char* tensor, std::vector<uint64_t> shape, const std::vector<float>& values) {
       return TensorView{tensor, DType::kF32, std::move(shape), {reinterpret_cast<const uint8_t*>(values.data()), values.size() * 4}};
     };
     EXPECT_TRUE(write_safetensors(folder_ / (name + "/model-00002-of-00002.safetensors"),
                                   {view("language_model.model.embed_tokens.weight", {kTinyVocab, kTinyHidden}, embedding_),
-                                   view("language_model.model.norm.weight", {kTinyHidden}, norm)})
+                                   view("language_model.model.norm.weight", {kTinyHidden}, norm_)})
                     .ok());
     const nlohmann::json map = {{"language_model.model.embed_tokens.weight", "model-00002-of-00002.safetensors"},
                                 {"language_model.model.norm.weight", "model-00002-of-00002.safetensors"},
@@ -140,7 +141,7 @@ class TinyTarget {
 
   TempFolder folder_;
   std::string path_;
-  std::vector<float> embedding_;
+  std::vector<float> embedding_, norm_;
 };
 
 }  // namespace aerie::train

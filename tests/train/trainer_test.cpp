@@ -10,6 +10,7 @@
 #include "formats/safetensors.h"
 #include "tiny_target.h"
 #include "train/fused.h"
+#include "train/optimizer.h"
 #include "train/validation.h"
 
 namespace aerie::train {
@@ -129,6 +130,54 @@ TEST(Train, ADeviceThatIsNotThereIsRefused) {
     EXPECT_EQ(status.code(), code) << device << ": " << status.message();
     EXPECT_FALSE(std::filesystem::exists(o.out));
   }
+}
+
+TEST(Train, ADrafterThatIsThereIsNotReplaced) {
+  const TinyTarget target;
+  TrainOptions o = tiny_options(target, target.write_traces("traces", target.conversations(8)), "out");
+  ASSERT_TRUE(train(o, kGoOn).ok());
+  const std::string before = read_bytes(o.out + "/model.safetensors");
+  std::filesystem::remove(o.out + "/training_state.safetensors");
+  std::filesystem::remove(o.out + "/training_state.safetensors.previous");
+  o.seed = 2;
+  for (const bool resume : {false, true}) {
+    o.resume = resume;
+    EXPECT_EQ(train(o, kGoOn).code(), StatusCode::kInvalidArgument);
+  }
+  EXPECT_EQ(read_bytes(o.out + "/model.safetensors"), before);
+}
+
+TEST(Train, WhatIsJudgedIsWhatIsSaved) {
+  const TinyTarget target;
+  TrainOptions o = tiny_options(target, target.write_traces("traces", target.conversations(30)), "out");
+  o.holdout = 10;
+  o.max_steps = 60;
+  o.eval_every = 60;
+  ASSERT_TRUE(train(o, kGoOn).ok());
+  const auto checkpoint = open_drafter(o.out);
+  ASSERT_TRUE(checkpoint.ok()) << checkpoint.status().message();
+  const auto data = Dataset::open(o.data, {.max_tokens = 64, .holdout = 10});
+  ThreadPool pool(1);
+  const auto judged = validate(checkpoint->spec, saved_values(o.out), target.embedding(), kTinyBlocks, *data, data->held_out(), 3, pool);
+  ASSERT_TRUE(judged.ok()) << judged.status().message();
+  EXPECT_EQ(metrics(o.out).back()["validation"]["walk_acceptance_length"].get<std::vector<double>>(), judged->acceptance_lengths);
+  for (const auto& [name, values] : saved_values(o.out)) {
+    for (const float value : values) ASSERT_EQ(bf16_to_f32(f32_to_bf16(value)), value) << name;
+  }
+}
+
+TEST(Train, OtherAnswersAreNotGoneOnWith) {
+  const TinyTarget target;
+  std::vector<Trace> traces = target.conversations(8);
+  TrainOptions o = tiny_options(target, target.write_traces("traces", traces), "out");
+  const std::atomic<bool> stop{true};
+  ASSERT_EQ(train(o, stop).code(), StatusCode::kCancelled);
+  std::swap(traces[0], traces[1]);  // the same counts, in another order
+  o.data = {target.write_traces("swapped", traces)};
+  o.resume = true;
+  const Status status = train(o, kGoOn);
+  EXPECT_EQ(status.code(), StatusCode::kInvalidArgument);
+  EXPECT_NE(status.message().find("data"), std::string::npos) << status.message();
 }
 
 TEST(Train, APlanLeavesNothing) {

@@ -397,7 +397,7 @@ TEST(Loss, IsTheKlDivergenceByHand) {
         state.push_back(bf16_to_f32(batch.teacher_states[static_cast<size_t>(plan.teachers[n]) * kTinyHidden + i]));
       }
       const at::Tensor h = at::tensor(state, at::kDouble);
-      const at::Tensor p = at::softmax(at::mv(c.teacher.head, h / (h.square().mean() + 1e-5).sqrt()), 0);
+      const at::Tensor p = at::softmax(at::mv(c.teacher.head, h / (h.square().mean() + 1e-5).sqrt() * c.teacher.final_norm), 0);
       EXPECT_EQ(p.argmax().item<int64_t>(), plan.labels[n]);
       expected += (p * (p / q).log()).sum().item<double>();
       correct += q.argmax().item<int64_t>() == plan.labels[n] ? 1 : 0;
