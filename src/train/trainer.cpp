@@ -183,9 +183,11 @@ Status Trainer::prepare() {
   if (ranks_.first() && !o_.plan) AERIE_TRY(open_run());
   AERIE_TRY(agree());
   spdlog::info(
-      "{:.3f} M tokens to train on, {} conversations held out; {} optimiser steps of about {} tokens, {} matrix products, {} threads{}",
-      feed_->tokens() / 1e6, data_->held_out().size(), total_steps_, o_.tokens_per_step, matmul_type_ == at::kBFloat16 ? "bf16" : "f32",
-      o_.threads, ranks_.alone() ? std::string() : fmt::format("; rank {} of {}", ranks_.rank(), ranks_.size()));
+      "{:.3f} M tokens to train on, {} times at most; {} conversations held out; {} optimiser steps of about {} tokens, {} matrix "
+      "products, {} threads{}",
+      feed_->tokens_of_epoch() / 1e6, o_.epochs, data_->held_out().size(), total_steps_, o_.tokens_per_step,
+      matmul_type_ == at::kBFloat16 ? "bf16" : "f32", o_.threads,
+      ranks_.alone() ? std::string() : fmt::format("; rank {} of {}", ranks_.rank(), ranks_.size()));
   return {};
 }
 
