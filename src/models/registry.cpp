@@ -5,52 +5,54 @@
 namespace aerie {
 namespace {
 
-// Bounds that no real model comes near; beyond them sizes would overflow ints or a hostile file would ask for the machine.
-constexpr uint32_t kMaxBlocks = 1024, kMaxWidth = 1 << 18, kMaxHeads = 4096, kMaxVocab = 1 << 22, kMaxContext = 1 << 24;
-
 struct Architecture {
   const char* name;
   Expected<std::unique_ptr<Target>> (*load)(const GgufFile&, const TargetOptions&, ThreadPool&);
 };
 constexpr std::array kArchitectures = {Architecture{"llama", load_llama}};
 
-Expected<int> read_size(const GgufFile& file, const std::string& key, uint32_t most) {
+Expected<int> read_size(const GgufFile& file, const std::string& key, int most) {
   AERIE_ASSIGN(const uint32_t value, file.get_u32(key));
-  if (value == 0 || value > most) return corrupt("{}: key {}: expected 1 to {}, found {}", file.path(), key, most, value);
+  if (value == 0 || value > static_cast<uint32_t>(most))
+    return corrupt("{}: key {}: expected 1 to {}, found {}", file.path(), key, most, value);
   return static_cast<int>(value);
 }
 
 }  // namespace
 
+Status check_target_config(const TargetConfig& c, const std::string& path) {
+  if (c.heads % c.kv_heads != 0) return corrupt("{}: {} heads cannot share {} kv heads evenly", path, c.heads, c.kv_heads);
+  if (c.rms_eps > 0 && c.rope_theta > 0) return {};
+  return corrupt("{}: norm epsilon {} and RoPE base {} must be positive", path, c.rms_eps, c.rope_theta);
+}
+
 Expected<TargetConfig> read_target_config(const GgufFile& file, const std::string& prefix) {
   TargetConfig c;
   c.architecture = prefix;
   if (auto name = file.get_string("general.name"); name.ok()) c.name = *name;
-  AERIE_ASSIGN(c.blocks, read_size(file, prefix + ".block_count", kMaxBlocks));
-  AERIE_ASSIGN(c.hidden, read_size(file, prefix + ".embedding_length", kMaxWidth));
-  AERIE_ASSIGN(c.intermediate, read_size(file, prefix + ".feed_forward_length", kMaxWidth));
-  AERIE_ASSIGN(c.heads, read_size(file, prefix + ".attention.head_count", kMaxHeads));
+  AERIE_ASSIGN(c.blocks, read_size(file, prefix + ".block_count", kMaxTargetBlocks));
+  AERIE_ASSIGN(c.hidden, read_size(file, prefix + ".embedding_length", kMaxTargetWidth));
+  AERIE_ASSIGN(c.intermediate, read_size(file, prefix + ".feed_forward_length", kMaxTargetWidth));
+  AERIE_ASSIGN(c.heads, read_size(file, prefix + ".attention.head_count", kMaxTargetHeads));
   c.kv_heads = c.heads;
   if (file.has(prefix + ".attention.head_count_kv")) {
-    AERIE_ASSIGN(c.kv_heads, read_size(file, prefix + ".attention.head_count_kv", kMaxHeads));
+    AERIE_ASSIGN(c.kv_heads, read_size(file, prefix + ".attention.head_count_kv", kMaxTargetHeads));
   }
-  if (c.heads % c.kv_heads != 0) return corrupt("{}: {} heads cannot share {} kv heads evenly", file.path(), c.heads, c.kv_heads);
   if (file.has(prefix + ".attention.key_length")) {
-    AERIE_ASSIGN(c.head_dim, read_size(file, prefix + ".attention.key_length", kMaxWidth));
+    AERIE_ASSIGN(c.head_dim, read_size(file, prefix + ".attention.key_length", kMaxTargetWidth));
   } else {
     if (c.hidden % c.heads != 0) return corrupt("{}: width {} is not a multiple of {} heads", file.path(), c.hidden, c.heads);
     c.head_dim = c.hidden / c.heads;
   }
-  AERIE_ASSIGN(c.context, read_size(file, prefix + ".context_length", kMaxContext));
+  AERIE_ASSIGN(c.context, read_size(file, prefix + ".context_length", kMaxTargetContext));
   AERIE_ASSIGN(c.rms_eps, file.get_f32(prefix + ".attention.layer_norm_rms_epsilon"));
   if (file.has(prefix + ".rope.freq_base")) {
     AERIE_ASSIGN(c.rope_theta, file.get_f32(prefix + ".rope.freq_base"));
   }
-  if (!(c.rms_eps > 0) || !(c.rope_theta > 0))
-    return corrupt("{}: norm epsilon {} and RoPE base {} must be positive", file.path(), c.rms_eps, c.rope_theta);
+  AERIE_TRY(check_target_config(c, file.path()));
   AERIE_ASSIGN(const TensorView* embedding, file.find("token_embd.weight"));
-  if (embedding->rows() > kMaxVocab)
-    return corrupt("{}: tensor token_embd.weight: {} rows are more than {}", file.path(), embedding->rows(), kMaxVocab);
+  if (embedding->rows() > static_cast<uint64_t>(kMaxTargetVocab))
+    return corrupt("{}: tensor token_embd.weight: {} rows are more than {}", file.path(), embedding->rows(), kMaxTargetVocab);
   c.vocab = static_cast<int>(embedding->rows());
   return c;
 }

@@ -22,8 +22,6 @@ namespace {
 namespace fs = std::filesystem;
 using nlohmann::json;
 
-constexpr int kMaxBlocks = 1024, kMaxWidth = 1 << 18, kMaxHeads = 4096, kMaxVocab = 1 << 22, kMaxContext = 1 << 24;
-
 template <class File>
 Status read_rows(const File& file, const std::string& name, int rows, int cols, std::vector<float>& out) {
   AERIE_ASSIGN(const TensorView* tensor, file.find(name));
@@ -113,16 +111,15 @@ Expected<TargetConfig> read_config(const json& text, const std::string& path, co
     if (found) return *found;
     return otherwise ? Expected<int>(*otherwise) : Expected<int>(config.missing(key));
   };
-  AERIE_ASSIGN(c.blocks, size("num_hidden_layers", kMaxBlocks));
-  AERIE_ASSIGN(c.hidden, size("hidden_size", kMaxWidth));
-  AERIE_ASSIGN(c.intermediate, size("intermediate_size", kMaxWidth));
-  AERIE_ASSIGN(c.heads, size("num_attention_heads", kMaxHeads));
-  AERIE_ASSIGN(c.kv_heads, size("num_key_value_heads", kMaxHeads, c.heads));
-  if (c.heads % c.kv_heads != 0) return corrupt("{}: {} heads cannot share {} kv heads evenly", path, c.heads, c.kv_heads);
+  AERIE_ASSIGN(c.blocks, size("num_hidden_layers", kMaxTargetBlocks));
+  AERIE_ASSIGN(c.hidden, size("hidden_size", kMaxTargetWidth));
+  AERIE_ASSIGN(c.intermediate, size("intermediate_size", kMaxTargetWidth));
+  AERIE_ASSIGN(c.heads, size("num_attention_heads", kMaxTargetHeads));
+  AERIE_ASSIGN(c.kv_heads, size("num_key_value_heads", kMaxTargetHeads, c.heads));
   const bool even = c.hidden % c.heads == 0;
-  AERIE_ASSIGN(c.head_dim, size("head_dim", kMaxWidth, even ? std::optional<int>(c.hidden / c.heads) : std::nullopt));
-  AERIE_ASSIGN(c.vocab, size("vocab_size", kMaxVocab));
-  AERIE_ASSIGN(c.context, size("max_position_embeddings", kMaxContext));
+  AERIE_ASSIGN(c.head_dim, size("head_dim", kMaxTargetWidth, even ? std::optional<int>(c.hidden / c.heads) : std::nullopt));
+  AERIE_ASSIGN(c.vocab, size("vocab_size", kMaxTargetVocab));
+  AERIE_ASSIGN(c.context, size("max_position_embeddings", kMaxTargetContext));
   std::optional<double> theta = config.number("rope_theta");
   if (const json* rope = config.object("rope_parameters"); !theta && rope != nullptr) {
     ConfigReader inner(*rope, "rope_parameters.", path + "/config.json");
@@ -134,8 +131,7 @@ Expected<TargetConfig> read_config(const json& text, const std::string& path, co
   if (theta) c.rope_theta = static_cast<float>(*theta);
   if (!eps) return config.missing("rms_norm_eps");
   c.rms_eps = static_cast<float>(*eps);
-  if (!(c.rms_eps > 0) || !(c.rope_theta > 0))
-    return corrupt("{}: norm epsilon {} and RoPE base {} must be positive", path, c.rms_eps, c.rope_theta);
+  AERIE_TRY(check_target_config(c, path));
   return c;
 }
 
